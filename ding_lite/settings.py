@@ -393,7 +393,7 @@ def _rules_of(config_type: Any) -> dict[str, tuple[tuple[Rule, ...], bool]]:
 
 def check_all(*faults: Iterable[str]) -> None:
     """Raise one error that lists all faults, one sentence each; return if there are none."""
-    sentences = [fault for group in faults for fault in group]
+    sentences = list(dict.fromkeys(fault for group in faults for fault in group))
     if sentences:
         stopped = (s if s.endswith((".", "?")) else f"{s}." for s in sentences)
         raise ConfigError(" ".join(stopped))
@@ -416,6 +416,10 @@ def inside(low: float, high: float, **named: float) -> list[str]:
 
 def finite(**named: float) -> list[str]:
     return _faults(named, math.isfinite, "be finite")
+
+
+def not_nan(**named: float) -> list[str]:
+    return _faults(named, lambda value: not math.isnan(value), "not be NaN")
 
 
 def whole(low: int, **named: int) -> list[str]:

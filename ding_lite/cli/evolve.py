@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
 
 from ding_lite.cli.options.arguments import Searched
 from ding_lite.cli.train import carry_out
-from ding_lite.evolution.search import Parameter, Search, choice, integer, log_uniform, uniform
+from ding_lite.evolution.search import Search
 from ding_lite.io.importing import look_here
 from ding_lite.recipes.evolve import plan_evolution, run_evolution
 from ding_lite.recipes.plan import Choices
+from ding_lite.recipes.saved_options import parameter_of
 from ding_lite.settings import check_all
 
 
@@ -33,15 +33,4 @@ def search_of(given: Sequence[Searched]) -> Search:
         for name in dict.fromkeys(names)
         if names.count(name) > 1
     )
-    return Search(**{one.name: _parameter(one) for one in given})
-
-
-def _parameter(one: Searched) -> Parameter:
-    values: tuple[Any, ...] = one.values
-    if not one.is_range:
-        return choice(*values)
-    low, high = values
-    if one.is_log:
-        return log_uniform(low, high)
-    is_whole = isinstance(low, int) and isinstance(high, int)
-    return integer(low, high) if is_whole else uniform(low, high)
+    return Search(**{one.name: parameter_of(one) for one in given})

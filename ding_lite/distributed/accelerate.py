@@ -33,12 +33,14 @@ from ding_lite.errors import (
     pip_line,
 )
 from ding_lite.nest import leaves, map_leaves
+from ding_lite.parallel.launch.environment.base import number
 from ding_lite.parallel.network.address import LOOPBACK
 from ding_lite.parallel.network.interfaces import interface_beyond
 from ding_lite.parallel.router.group import COLLECTIVE_TIMEOUT_S, leave_groups_at_exit
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
 from ding_lite.rl.batch import Array, NumpyArray, Transitions
 from ding_lite.rl.protocols import Prioritized, Replay
+from ding_lite.rl.replay.episodes import EpisodeBuffer
 from ding_lite.rl.replay.storage import FIELDS
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.settings import check_all, positive, process_environ, suggest_environ, whole
@@ -62,12 +64,14 @@ class Processes:
     Args:
         accelerator: Accelerate's `Accelerator`; by default one for this machine's GPUs, or its
             processors.
-        timeout: Maximum seconds that a process waits for the others in a collective operation. It
-            must allow for the slowest evaluation.
+        timeout: Maximum seconds that a process waits for the others, at the start and in a
+            collective operation. It must allow for the slowest evaluation.
 
     Raises:
-        ConfigError: Several processes were asked for, and this one is alone.
+        ConfigError: Several processes were asked for, and this one is alone; or it has no rank
+            among them.
         MissingExtraError: Accelerate is not installed.
+        PeerLost: The other processes have not come within `timeout`.
 
     Example:
         >>> processes = Processes()
@@ -81,10 +85,18 @@ class Processes:
         *,
         timeout: float = COLLECTIVE_TIMEOUT_S,
     ) -> None:
-        check_all(positive(timeout=timeout))
+        check_all(
+            positive(timeout=timeout),
+            []
+            if accelerator is None or hasattr(accelerator, "num_processes")
+            else [
+                f"`accelerator` is {kind_of(accelerator)}; Accelerate's `Accelerator()` was "
+                f"expected, or none"
+            ],
+        )
         module = _accelerate()
         _choose_interface(process_environ().get("MASTER_ADDR") or LOOPBACK)
-        self.accelerator = accelerator or module.Accelerator(cpu=not torch.cuda.is_available())
+        self.accelerator = accelerator or _make_accelerator(module, timeout)
         """Accelerate's `Accelerator`."""
         self.size = int(self.accelerator.num_processes)
         """The number of processes."""
@@ -97,8 +109,8 @@ class Processes:
         if self.size > 1:
             if torch.distributed.get_backend() == "nccl":
                 self._device = self.accelerator.device
-            # A separate group with its own timeout: Accelerate's group waits half an hour, and a
-            # process that has given up could not exit during its operations.
+            # A separate group with its own timeout: that of an accelerator that was given waits
+            # half an hour, and a process that has given up could not exit during its operations.
             self._group = torch.distributed.new_group(timeout=timedelta(seconds=timeout))
             leave_groups_at_exit(self._let_go)
 
@@ -261,7 +273,7 @@ class PreparedReplay:
             newest transitions.
 
     Raises:
-        ConfigError: The replay is prioritized.
+        ConfigError: The replay is prioritized, or has episodes instead of transitions.
     """
 
     is_changed_by_saving = True
@@ -275,10 +287,11 @@ class PreparedReplay:
         block_batches: int = BLOCK_BATCHES,
     ) -> None:
         check_all(whole(1, block_batches=block_batches))
-        if isinstance(replay, Prioritized):
+        is_replay = callable(getattr(replay, "sample", None))
+        if not is_replay or isinstance(replay, Prioritized | EpisodeBuffer):
             raise ConfigError(
-                f"`replay` is {kind_of(replay)}, and blocks would be sampled by outdated "
-                f"priorities; a ReplayBuffer was expected. Sample this one directly."
+                f"`replay` is {kind_of(replay)}; a ReplayBuffer was expected, as transitions are "
+                f"sampled some batches ahead. Train from another one without `prepare`."
             )
         self.replay = replay
         self.loader = self._prepared(accelerator)
@@ -307,7 +320,7 @@ class PreparedReplay:
         Raises:
             ConfigError: The replay holds fewer transitions than that.
         """
-        if self._first + batch_size > self._last:
+        if batch_size < 1 or self._first + batch_size > self._last:
             self._turn(batch_size)
         first = self._first
         self._first = last = first + batch_size
@@ -333,7 +346,7 @@ class PreparedReplay:
         self._blocks = None
 
     def _turn(self, batch_size: int) -> None:
-        if batch_size > len(self.replay):
+        if not 0 < batch_size <= len(self.replay):
             raise ConfigError(
                 f"`batch_size` is {batch_size}, but the replay holds {len(self.replay)} "
                 f"transitions. Collect more of them before training, or take smaller batches."
@@ -416,6 +429,38 @@ def _unpack(packed: Tensor) -> Any:  # noqa: ANN401 - any tree of values
     except (msgspec.MsgspecError, ValueError) as error:
         raise CodecError(f"A broadcast of {len(packed)} bytes is no message: {error}.") from error
     return decode(meta, buffers)
+
+
+def _make_accelerator(module: Any, timeout: float) -> Any:  # noqa: ANN401 - it comes without types
+    environ = process_environ()
+    _check_place(environ)
+    wait = module.InitProcessGroupKwargs(timeout=timedelta(seconds=timeout))
+    try:
+        return module.Accelerator(cpu=not torch.cuda.is_available(), kwargs_handlers=[wait])
+    except torch.distributed.DistError as error:
+        why = str(error).splitlines()[0].rstrip(".")
+        raise PeerLost(
+            f"Rank {environ.get('RANK')} of {environ.get('WORLD_SIZE')} has not met the others at "
+            f"{environ.get('MASTER_ADDR')}, port {environ.get('MASTER_PORT', 29500)}, within "
+            f"{timeout:g} s ({why}). Start each rank once, with the address of rank 0 "
+            f"and a port that is free there."
+        ) from error
+
+
+def _check_place(environ: Mapping[str, str]) -> None:
+    """Raise if this process has no place among the processes that were started."""
+    size, rank = number(environ, "WORLD_SIZE") or 1, number(environ, "RANK")
+    if rank is None and size == 1:
+        return
+    is_placed = rank is not None and rank < size
+    if not is_placed or (size > 1 and not environ.get("MASTER_ADDR")):
+        names = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
+        found = (f"`{name}` is {environ.get(name) or 'not set'}" for name in names)
+        raise ConfigError(
+            f"{', '.join(found)}; a rank below the number of processes was expected, and the "
+            f"address of rank 0 if there are several. Start them with `torchrun --nproc-per-node "
+            f"2 program.py`, which sets all of these, or unset all for a single process."
+        )
 
 
 def _check_is_as_started(size: int, environ: Mapping[str, str]) -> None:

@@ -122,8 +122,10 @@ class Mutation:
             self._odds["hyperparameters"] = 0.0
         if sum(self._odds.values()) <= 0.0:
             raise ConfigError(
-                "All kinds of mutation have the probability 0, or there is no `search` for the "
-                "only one that has not. Give one that can be drawn; `none=1.0` changes nothing."
+                f"No kind of mutation can be drawn: the probabilities of {', '.join(KINDS)} are "
+                f"{', '.join(f'{odd:g}' for odd in odds)}"
+                f"{'' if self.search.parameters else ', and there is no `search`'}. Raise one of "
+                f"them; `none=1.0` changes nothing."
             )
         self._new_layer_prob, self._remove_prob = new_layer_prob, remove_prob
         self._spread = mutation_sd

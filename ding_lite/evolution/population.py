@@ -196,7 +196,7 @@ class Population:
                 a policy cannot be mutated in this way.
         """
         self._check_evaluated()
-        check_applies(mutation, self.agents)
+        check_applies(tournament, mutation, self.agents)
         selection = tournament.select(self.agents)
         self.lives += self.lives_now()
         self.generation += 1
@@ -285,13 +285,16 @@ class Population:
             )
 
 
-def check_applies(mutation: Mutation, agents: Sequence[Agent]) -> None:
-    """Raise if a mutation does not apply to the agents of a population.
+def check_applies(tournament: Tournament, mutation: Mutation, agents: Sequence[Agent]) -> None:
+    """Raise if a tournament or a mutation does not apply to the agents of a population.
 
     Raises:
-        ConfigError: A policy cannot be mutated in this way, a policy has a `reduce_gradient`, or
-            the mutation searches settings that the agents do not.
+        ConfigError: The tournament is larger than the population, a policy cannot be mutated in
+            this way or has a `reduce_gradient`, or the mutation searches settings that the agents
+            do not.
     """
+    if isinstance(tournament, Tournament):  # one of your own may be of any size
+        tournament.check(agents)
     mutation.check(agents[0].policy)
     averaging = [a.place for a in agents if getattr(a.policy, "reduce_gradient", None) is not None]
     if averaging:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from ding_lite.errors import ConfigError, did_you_mean, kind_of
-from ding_lite.settings import check_all, default_values, finite, positive, whole
+from ding_lite.settings import check_all, default_values, positive, whole
 
 Value: TypeAlias = float | int | str | bool
 """A value of a hyper-parameter."""
@@ -68,12 +68,9 @@ class Range(Parameter):
     def __post_init__(self) -> None:
         for name in ("low", "high", "grow", "shrink"):
             object.__setattr__(self, name, _plain(getattr(self, name)))
+        check_all(_not_numbers(low=self.low, high=self.high, grow=self.grow, shrink=self.shrink))
         check_all(
-            _not_numbers(low=self.low, high=self.high, grow=self.grow, shrink=self.shrink),
             positive(shrink=self.shrink),
-            finite(low=self.low, high=self.high, grow=self.grow),
-        )
-        check_all(
             [] if self.low < self.high else [self._fault("low", "high", "be in order")],
             positive(low=self.low) if self.is_log else [],
             []
@@ -296,7 +293,7 @@ class Search:
                 )
             else:
                 faults += _misfits(config, name, parameter)
-        check_all(dict.fromkeys(faults))
+        check_all(faults)
         self._check_values(config)
 
     def _check_values(self, config: Any) -> None:  # noqa: ANN401 - any dataclass

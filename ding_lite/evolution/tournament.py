@@ -61,17 +61,26 @@ class Tournament:
         self.window = window
         self._rng = make_rng(seed, "tournament")
 
+    def check(self, agents: Sequence[Agent]) -> None:
+        """Raise if a tournament is larger than the population.
+
+        Raises:
+            ConfigError: There are fewer agents than a tournament has.
+        """
+        if self.size > len(agents):
+            of_agents = "1 agent" if len(agents) == 1 else f"{len(agents)} agents"
+            raise ConfigError(
+                f"`size` of the tournament is {self.size}, but the population has {of_agents}. "
+                f"Write Tournament(size={len(agents)}), or make a larger population."
+            )
+
     def select(self, agents: Sequence[Agent]) -> Selection:
         """Hold a tournament for each place.
 
         Raises:
             ConfigError: A tournament is larger than the population.
         """
-        if self.size > len(agents):
-            raise ConfigError(
-                f"`size` of the tournament is {self.size}, but the population has {len(agents)} "
-                f"agents. Make it smaller; 2 is usual."
-            )
+        self.check(agents)
         worth = np.array([agent.mean_fitness(self.window) for agent in agents])
         elite = int(worth.argmax()) if self.elitism else None
         winners = [] if elite is None else [elite]

@@ -88,10 +88,13 @@ class EnvStepBudget:
         over = spent(ctx) - self.max_env_steps
         if over <= 0:
             return None
-        return (
-            f"{over:,} env steps more than {self.max_env_steps:,} were made: the newest evaluation "
-            f"took {self._newest:,}, and the length of its episodes is not known before it is over."
-        )
+        why = "the run ends with a whole step of the pipeline"
+        if self._newest:
+            why = (
+                f"the newest evaluation took {self._newest:,}, and the length of its episodes is "
+                f"not known before it is over"
+            )
+        return f"{over:,} env steps more than {self.max_env_steps:,} were made: {why}."
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -21,7 +21,7 @@ from ding_lite.rl.evaluation import Played, is_below, play
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.settings import at_least, check_all, positive
+from ding_lite.settings import at_least, check_all, not_nan, positive
 
 logger = logging.getLogger(__name__)
 
@@ -126,8 +126,10 @@ eval_episodes, eval_return, eval_steps, fitness_mean)
         MiddlewareError: In a step: another process is at another place of its program.
         PeerLost: In a step: another process has ended, or has not responded in time.
     """
+    goals = {"stop_at": stop_at, "confirm_at": confirm_at}
     check_all(
         at_least(1, episodes=episodes) if episodes is not None else [],
+        not_nan(**{name: value for name, value in goals.items() if value is not None}),
         at_least(0, confirm=confirm),
         positive(share=share) if share is not None else [],
         at_least(1, max_env_steps=max_env_steps) if max_env_steps is not None else [],
@@ -334,6 +336,7 @@ def stop_at(
     }
     check_all(
         [] if limits else ["`stop_at` has nothing to stop at; give it `env_step=100_000` or such"],
+        not_nan(eval_value=eval_value) if eval_value is not None else [],
         at_least(1, env_step=env_step) if env_step is not None else [],
         at_least(1, train_iter=train_iter) if train_iter is not None else [],
     )

@@ -86,12 +86,19 @@ def train(
             these.
 
     Raises:
-        ConfigError: A setting is out of range, or the batch exceeds the capacity of the replay.
+        ConfigError: A setting is out of range, the batch exceeds the capacity of the replay, or
+            `batch_size` is given for an `Agent`, and searched.
         NonFiniteError: In a step: the loss is no longer finite.
         PeerLost: In a step: another learner of this policy was lost, and the job continues.
     """
     check_has(policy, "learn", "policy")
-    check_all(at_least(1, updates=updates))
+    is_searched = "batch_size" in getattr(policy, "searched", ())
+    check_all(
+        at_least(1, updates=updates),
+        [f"`batch_size` is searched, and was given to `train`, too: {batch_size}. Leave one out"]
+        if is_searched and batch_size is not None
+        else [],
+    )
     norm = None
     if normalize_rewards is not None:
         check_has(normalize_rewards, "measure_rewards", "normalize_rewards")

@@ -223,6 +223,12 @@ def run_evolution(plan: EvolvePlan) -> EvolveResult:
                 **taken,
             }
             notes = [f"  lineage      {run.shown / LINEAGE}", taken["exceeded"]]
+            if best_agent.agent.fitness is None:
+                notes.append(
+                    f"No agent was evaluated, so this is the first one: a generation has "
+                    f"{config.eval_every:,} env steps, the run {options.max_env_steps:,}. Make "
+                    f"generations shorter (--set eval_every=...) or the run longer."
+                )
             run.explain(numbers, try_next="\n".join(filter(None, notes)))
     return EvolveResult(
         best=best_agent.agent,

@@ -15,10 +15,11 @@ from ding_lite.cli.options.run import SMOKE_ENV_STEPS, RunOptions, add_options
 from ding_lite.errors import ConfigError
 from ding_lite.io.importing import look_here
 from ding_lite.middleware.checkpoints.description import describe_maker
+from ding_lite.middleware.env_step_budget import spent
 from ding_lite.recipes.runs.directory import saved_description
 from ding_lite.rl.envs.making import EnvLike, EnvMaker
 from ding_lite.rl.seeding import spawn_seeds
-from ding_lite.settings import at_least, check_all, one_of, whole
+from ding_lite.settings import check_all, not_nan, one_of, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class Options(RunOptions):
             whole(0, seed=self.seed),
             whole(1, max_env_steps=self.max_env_steps, nodes=self.nodes),
             whole(1, population=self.population, num_envs=self.num_envs),
-            at_least(-math.inf, target=self.target),
+            not_nan(target=self.target),
         )
         if self.resume and self.out is None:
             raise ConfigError(
@@ -71,7 +72,7 @@ class Options(RunOptions):
         goal = self.target if stop_at is None else stop_at
         is_solved = counters.get("eval_value", -math.inf) >= goal
         is_solved &= self.criterion == "greedy"
-        return bool(is_solved or counters["env_step"] >= self.max_env_steps)
+        return bool(is_solved or spent(counters) >= self.max_env_steps)
 
 
 def parse_options(  # noqa: PLR0913 - all by name, and few at a time

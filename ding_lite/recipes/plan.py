@@ -376,7 +376,7 @@ def _check_names(policy: str, given: Mapping[str, Any], known: list[str]) -> Non
             meant = f' Did you mean "{elsewhere}"?' if elsewhere in known else ""
             faults.append(f'Unknown setting "{key}".{meant or did_you_mean(key, known)}')
             faults.append(f"The settings of {policy} are: {', '.join(known)}")
-    check_all(dict.fromkeys(faults))
+    check_all(faults)
 
 
 def _only(values: Mapping[str, Any], config: type[Any]) -> dict[str, Any]:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ding_lite.cli.options.arguments import Searched, searched
 from ding_lite.cli.options.run import OF_FILES
 from ding_lite.errors import ConfigError
-from ding_lite.evolution.search import Choice, Range, Search
+from ding_lite.evolution.search import (
+    Choice,
+    Parameter,
+    Range,
+    Search,
+    choice,
+    integer,
+    log_uniform,
+    uniform,
+)
 from ding_lite.io.importing import find_again
 from ding_lite.io.reading import read_file
 from ding_lite.io.signature import is_signed
@@ -128,7 +140,13 @@ def read_config(path: Path) -> SavedOptions:
                 f"`{name}` in {path} is {value!r}; a {_OF_ENVS[name].__name__} was expected: "
                 f"env_args = {{length = 12}}, imports = ['tasks.py']."
             )
-    return SavedOptions(place=path, options=options, settings=values)
+    search = values.pop("search", None)
+    if not isinstance(search, dict | None):
+        raise ConfigError(
+            f"`search` in {path} is {search!r}; a table was expected: "
+            f'search = {{lr = "1e-4:1e-2:log", batch_size = "8:64"}}.'
+        )
+    return SavedOptions(place=path, options=options, settings=values, searched=search)
 
 
 def _of_run(place: Path, about: Mapping[str, Any]) -> SavedOptions:
@@ -143,8 +161,22 @@ def _of_run(place: Path, about: Mapping[str, Any]) -> SavedOptions:
     )
 
 
-def _parameter(name: str, text: str) -> Range | Choice:
-    """Return the parameter with this `repr`."""
+def parameter_of(one: Searched) -> Parameter:
+    """Return the parameter that the command line describes."""
+    values: tuple[Any, ...] = one.values
+    if not one.is_range:
+        return choice(*values)
+    low, high = values
+    if one.is_log:
+        return log_uniform(low, high)
+    is_whole = isinstance(low, int) and isinstance(high, int)
+    return integer(low, high) if is_whole else uniform(low, high)
+
+
+def _parameter(name: str, text: str) -> Parameter:
+    """Return the parameter with this `repr`, or of this form on the command line."""
+    with suppress(argparse.ArgumentTypeError):
+        return parameter_of(searched(f"{name}={text}"))
     try:
         call = ast.parse(text, mode="eval").body
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
@@ -153,6 +185,7 @@ def _parameter(name: str, text: str) -> Range | Choice:
     except (KeyError, TypeError, ValueError, SyntaxError):
         pass
     raise ConfigError(
-        f"The search of `{name}` was {text!r:.120}, which cannot be read again. Give it: "
-        f"search=Search({name}=...), or `--search {name}=LOW:HIGH`."
+        f"The search of `{name}` is {text!r:.120}, which cannot be read. Give it: "
+        f"search=Search({name}=...), `--search {name}=LOW:HIGH`, or in a TOML file "
+        f'search = {{{name} = "LOW:HIGH"}}.'
     )

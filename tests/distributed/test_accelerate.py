@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,19 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from ding_lite import middleware as mw
 from ding_lite.distributed import PreparedReplay, Processes
 from ding_lite.distributed.accelerate import (
     _check_is_as_started,
+    _check_place,
     _pack,
     _unpack,
     digest_of,
     mean_of_states,
 )
-from ding_lite.errors import CodecError, ConfigError, MissingExtraError
+from ding_lite.errors import CodecError, ConfigError, MissingExtraError, kind_of
 from ding_lite.parallel.wire.codec import encode
-from ding_lite.rl import PrioritizedReplay, ReplayBuffer, make_envs
+from ding_lite.rl import EpisodeBuffer, PrioritizedReplay, ReplayBuffer, make_envs
 from tests.evolution.conftest import some_transitions
 
 SPEC = make_envs("CartPole-v1", 1).spec
@@ -148,9 +151,37 @@ def test_a_prepared_replay_is_saved_as_the_replay_that_it_is(
     assert torch.equal(*[torch.as_tensor(batch.obs) for batch in same])
 
 
-def test_a_prioritized_replay_is_refused(processes: Processes) -> None:
-    with pytest.raises(ConfigError, match="PrioritizedReplay, and blocks would be sampled by"):
-        processes.prepare(PrioritizedReplay(SPEC, capacity=10))
+@pytest.mark.parametrize(
+    "replay",
+    [
+        PrioritizedReplay(SPEC, capacity=10),
+        EpisodeBuffer(SPEC, capacity=10, num_envs=1),
+        [],
+    ],
+    ids=kind_of,
+)
+def test_what_cannot_be_sampled_ahead_is_refused(processes: Processes, replay: Any) -> None:
+    with pytest.raises(ConfigError, match=f"`replay` is {kind_of(replay)}; a ReplayBuffer was"):
+        processes.prepare(replay)
+
+
+def test_arguments_in_the_wrong_order_are_refused(processes: Processes) -> None:
+    population: Any = [1, 2]
+    for make in (mw.average_agents, partial(mw.share_generation, every=1)):
+        with pytest.raises(ConfigError, match="`population` is a list"):
+            make(population, processes)
+    with pytest.raises(ConfigError, match="`accelerator` is a str"):
+        Processes("cpu")
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_batch_of_nothing_is_refused(
+    processes: Processes, replay: ReplayBuffer, size: int
+) -> None:
+    prepared = processes.prepare(replay)
+    assert len(prepared.sample(8)) == 8
+    with pytest.raises(ConfigError, match=f"`batch_size` is {size}"):
+        prepared.sample(size)
 
 
 # -- what travels --------------------------------------------------------------------------
@@ -203,6 +234,25 @@ def test_a_launcher_that_started_one_process_instead_of_two_is_an_error() -> Non
     _check_is_as_started(1, {"MASTER_PORT": "29500"})
     with pytest.raises(ConfigError, match=r"one of 2 processes.*Accelerator\(cpu=True\)"):
         _check_is_as_started(1, {"WORLD_SIZE": "2"})
+
+
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        ({"WORLD_SIZE": "2"}, "`RANK` is not set, `WORLD_SIZE` is 2"),
+        ({"RANK": "1"}, "`RANK` is 1, `WORLD_SIZE` is not set"),
+        ({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}, "`RANK` is 2"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "`MASTER_ADDR` is not set"),
+        ({"RANK": "first", "WORLD_SIZE": "2"}, "RANK is 'first'; a whole number was expected"),
+    ],
+)
+def test_a_process_without_a_place_among_the_others_is_refused(
+    variables: dict[str, str], found: str
+) -> None:
+    with pytest.raises(ConfigError, match=found):
+        _check_place(variables)
+    for usual in ({}, {"RANK": "0"}, {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a.b"}):
+        _check_place(usual)
 
 
 def test_without_accelerate_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,7 @@ def test_mutations_that_do_not_apply_to_a_policy_are_refused(
     only("activation").check(SAC(box_spec))
     with pytest.raises(ConfigError, match='Unknown key "actor_lr"'):
         Mutation(Search(actor_lr=log_uniform(1e-4, 1e-2))).check(DQN(spec))
-    with pytest.raises(ConfigError, match="probability 0"):
+    with pytest.raises(ConfigError, match="are 0, 0, 0, 0, 1, and there is no `search`"):
         only("hyperparameters")
     with pytest.raises(ConfigError, match="`search` is a dict; a Search was expected"):
         Mutation({"lr": log_uniform(1e-4, 1e-2)})  # type: ignore[arg-type]

@@ -6,8 +6,10 @@ import math
 
 import pytest
 
+from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent
+from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Population
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
@@ -95,5 +97,8 @@ def test_the_same_seed_selects_the_same_and_a_saved_one_goes_on(spec: EnvSpec) -
 def test_a_tournament_cannot_be_larger_than_the_population(spec: EnvSpec) -> None:
     with pytest.raises(ConfigError, match="has 2 agents"):
         Tournament(size=3).select(agents_with(spec, (1.0,), (2.0,)))
+    alone = Population.of(DQN, spec, size=1)
+    with pytest.raises(ConfigError, match=r"has 1 agent\. Write Tournament\(size=1\)"):
+        mw.evolve(alone, Tournament(), Mutation(), every=1000)  # not after 1000 steps
     with pytest.raises(ConfigError, match="`window` is 0"):
         Tournament(window=0)

@@ -53,6 +53,13 @@ def test_an_overrun_by_an_unexpectedly_long_evaluation_is_reported() -> None:
     assert fault.startswith("610 env steps more than 500 were made: the newest evaluation took 900")
 
 
+def test_an_overrun_without_an_evaluation_is_that_of_a_step() -> None:
+    budget = mw.env_step_budget(120, every=100)
+    fault = budget.overrun(run(budget, [0] * 5).ctx)
+    why = "the run ends with a whole step of the pipeline."
+    assert fault == f"30 env steps more than 120 were made: {why}"
+
+
 def test_a_run_that_goes_on_knows_whether_it_had_ended() -> None:
     budget = mw.env_step_budget(1_000, every=2, longest=80)
     task = run(budget, [60] * 20)

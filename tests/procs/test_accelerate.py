@@ -70,6 +70,19 @@ def test_a_process_that_waits_for_one_that_was_killed_ends_in_time(ranks: Ranks)
     assert "has not come within 60 s" in output
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_is_started_alone_ends_in_time(fork_learner: Fork, rank: int) -> None:
+    source = """
+from ding_lite.distributed import Processes
+Processes(timeout=0.1)
+"""
+    port = str(free_ports(LOOPBACK, 1)[0])
+    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": LOOPBACK, "MASTER_PORT": port}
+    with fork_learner(source=source, variables={**variables, "RANK": str(rank)}) as alone:
+        output = alone.refusal()
+    assert f"PeerLost: Rank {rank} of 2 has not met the others at {LOOPBACK}, port {port}" in output
+
+
 @pytest.mark.slow
 def test_accelerate_launch_starts_two_or_says_how_to(folder: Path) -> None:
     source = """

@@ -125,6 +125,14 @@ def test_the_target_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
+def test_a_run_without_an_evaluation_says_that_its_result_is_the_first_agent(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    result = small(max_env_steps=200, quiet=False)
+    assert result.numbers["generations"] == 0
+    assert "a generation has 240 env steps, the run 200." in capsys.readouterr().err
+
+
 def test_a_run_goes_on_that_has_reached_its_target_without_the_margin() -> None:
     for most in (600, 1_200):
         result = small(target=5.0, target_margin=500.0, max_env_steps=most, out="on", resume=True)

@@ -156,7 +156,7 @@ def test_a_run_without_a_target_goes_on_without_one(tmp_path: Path) -> None:
         ("--max-env-steps", "0", "is 0; it must be a whole number"),
         ("--seed", str(2**64), "`seed` is 18446744073709551616; it must be a whole number from 0"),
         ("--max-env-steps", str(2**63), "at most 9223372036854775807"),
-        ("--target", "nan", "`target` is nan"),
+        ("--target", "nan", "`target` is nan; it must not be NaN"),
     ],
 )
 def test_numbers_that_mean_nothing_are_refused(option: str, value: str, message: str) -> None:

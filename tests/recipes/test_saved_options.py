@@ -151,8 +151,24 @@ def test_an_evolution_goes_on_and_is_repeated_with_its_search() -> None:
         plan = plan_evolution("dqn", "CartPole-v1", None, {}, choices)
         assert plan.search.parameters == search.parameters
     file.write_text(file.read_text().replace("Range(", "Mine("))
-    with pytest.raises(ConfigError, match=r"The search of `lr` was 'Mine\(.*cannot be read again"):
+    with pytest.raises(ConfigError, match=r"The search of `lr` is 'Mine\(.*cannot be read"):
         plan_evolution("dqn", "CartPole-v1", None, {}, Choices(config=file))
+
+
+def test_a_toml_file_may_have_the_search_of_an_evolution() -> None:
+    file = Path("search.toml")
+    file.write_text('population = 3\n[search]\nlr = "1e-4:1e-2:log"\nloss = "huber|mse"\n')
+    plan = plan_evolution("dqn", "CartPole-v1", None, {}, Choices(config=file))
+    search = Search(lr=log_uniform(1e-4, 1e-2), loss=choice("huber", "mse"))
+    assert plan.search.parameters == search.parameters
+    assert plan.config.population == 3
+    for text, fault in (
+        ("search = 'lr'", "`search` in search.toml is 'lr'; a table was expected"),
+        ("search = {lr = 1e-3}", "The search of `lr` is 0.001, which cannot be read"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=fault):
+            plan_evolution("dqn", "CartPole-v1", None, {}, Choices(config=file))
 
 
 @pytest.mark.parametrize(("begun", "then"), [("train", "evolve"), ("evolve", "train")])

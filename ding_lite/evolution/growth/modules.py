@@ -37,7 +37,7 @@ class Grows(Protocol):
     """
 
     def grow(self, rng: np.random.Generator, /) -> nn.Module | None:
-        """Return a new module with another architecture; None if there is nothing to change."""
+        """Return a module with another architecture, a new one or itself; None for no change."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,18 @@ def grown(module: nn.Module, seed: int, *, name: str = "") -> nn.Module | None:
             f"`grow` of {type(module).__name__} returned {kind_of(new)}; a new nn.Module "
             f"was expected, or None where nothing changes."
         )
-    if new is None or new is copy:
+    # A module may also grow in place, as it is a copy, and return itself.
+    if new is None or (new is copy and _shapes(new) == _shapes(module)):
         return None
     old = dict(module.named_parameters())
     for path, parameter in new.named_parameters():
         if path in old and not old[path].requires_grad:
             parameter.requires_grad_(False)
     return new
+
+
+def _shapes(module: nn.Module) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in module.state_dict().items()}
 
 
 def has_own_network(policy: object) -> bool:

@@ -44,7 +44,7 @@ def checkpoint(
     lost: the complete steps before it are saved.
 
     Context:
-        reads: env_step, eval_value, total_step, train_iter
+        reads: env_step, eval_steps (of a population), eval_value, total_step, train_iter
 
     Args:
         parts: A policy, with its state in `load_checkpoint(directory).state`; or all parts that an
@@ -146,6 +146,8 @@ class _Checkpoint:
             "env_step": ctx.get("env_step", 0),
             "train_iter": ctx.get("train_iter", 0),
         }
+        if "eval_steps" in ctx:
+            self._counters["eval_steps"] = ctx.eval_steps
         if "eval_value" in ctx:
             self._eval_value = float(ctx.eval_value)
         if self._period.is_due(ctx):

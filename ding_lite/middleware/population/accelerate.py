@@ -40,10 +40,12 @@ def average_agents(population: Population, processes: Processes) -> Middleware:
         processes: The processes; all must run this middleware in every step.
 
     Raises:
+        ConfigError: The arguments are in the wrong order.
         MiddlewareError: When the run begins: a process has another population than the main
             process. In a step: another process is at another place of its program.
         PeerLost: In a step: another process has ended, or has not responded in time.
     """
+    check_has(population, "evolve", "population")
     check_has(processes, "gather", "processes")
     return _AverageAgents(population, processes)
 
@@ -155,11 +157,12 @@ def share_generation(population: Population, processes: Processes, *, every: int
         every: Steps of the pipeline in a generation.
 
     Raises:
-        ConfigError: A setting is out of range.
+        ConfigError: A setting is out of range, or the arguments are in the wrong order.
         MiddlewareError: In a step: a process has another population than the main process, or is
             at another place of its program.
         PeerLost: In a step: another process has ended, or has not responded in time.
     """
+    check_has(population, "evolve", "population")
     check_has(processes, "broadcast", "processes")
     period = Period(every)
 

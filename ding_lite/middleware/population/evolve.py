@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,10 @@ def _run_one(
                 break
     except NonFiniteError as error:
         agent.set_aside(error)
+    except Exception as error:
+        with suppress(Exception):  # its class may refuse notes
+            error.add_note(f"in `{name_of(fn)}` of agent {agent.place}")
+        raise
     counters.update({name: ctx[name] for name in counters})
 
 
@@ -179,7 +184,7 @@ def evolve(
     check_has(mutation, "check", "mutation")
     check_has(population, "evolve", "population")
     period = Period(every, every_env_steps)
-    check_applies(mutation, population.agents)
+    check_applies(tournament, mutation, population.agents)
     path = None if lineage is None else file_path(lineage)
     return _Evolve(population, tournament, mutation, period, path)
 

@@ -250,7 +250,8 @@ class Run:
             own = self.stages.metrics
             last |= {name: max(s, last.get(name, 0.0)) for name, s in own.items()}
         wall_s = max(wall_s, last.get("wall_s", 0.0))
-        eval_env_steps = int(last.get("eval_env_steps") or 0)
+        # Those of a policy, or those of a population.
+        eval_env_steps = int(last.get("eval_env_steps") or last.get("eval_steps") or 0)
         if confirmed is not None and confirmed.episodes >= JUDGED_EPISODES:
             verdict, env_steps = confirmed, confirmed.env_steps
             eval_env_steps -= env_steps

@@ -53,6 +53,16 @@ class GrowingLayers(nn.Module):
         return new
 
 
+class GrowingInPlace(GrowingLayers):
+    """Layers that change themselves."""
+
+    def grow(self, rng: np.random.Generator) -> nn.Module | None:
+        new: Any = super().grow(rng)
+        if new is not None:
+            self.first, self.last = new.first, new.last
+        return self
+
+
 class GrowingBoth(GrowingLayers):
     """Logits and a value from one module."""
 
@@ -98,6 +108,7 @@ def growing(_: EnvSpec) -> nn.Module:
 
 KINDS: dict[str, Any] = {
     "dqn": (DQN, CARTPOLE, {"network": growing}),
+    "in place": (DQN, CARTPOLE, {"network": lambda _: GrowingInPlace(4, 2)}),
     "shared": (PPO, CARTPOLE, {"network": lambda _: GrowingBoth(4, 3)}),
     "apart": (A2C, CARTPOLE, {"actor": GrowingLayers(4, 2), "critic": GrowingLayers(4, 1)}),
     "box": (PPO, PENDULUM, {"actor": GrowingLayers(3, 1), "critic": GrowingLayers(3, 1)}),

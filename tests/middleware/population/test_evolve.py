@@ -158,8 +158,9 @@ def test_an_error_of_one_agent_passes_through_what_is_open(population: Populatio
 
         return [around, fail]
 
-    with pytest.raises(ValueError, match="agent 0"):
+    with pytest.raises(ValueError, match="agent 0") as caught:
         run_step(mw.for_each(population, learn))
+    assert any(note.endswith("fail` of agent 0") for note in caught.value.__notes__)
     assert order == ["closed 2", "closed 1", "closed 0"]
 
 
@@ -251,6 +252,11 @@ def test_learn_every_says_how_often_an_agent_learns(envs: Envs, replay: ReplayBu
     run_step(mw.random_warmup(envs, replay, steps=100))
     run_steps(mw.for_each(population, learning(envs, replay, updates=99)), steps=10)
     assert [agent.policy.train_iter for agent in population] == [160, 32, 10]  # type: ignore[attr-defined]
+
+
+def test_a_batch_size_of_the_pipeline_is_refused_where_it_is_searched(population, envs, replay):
+    with pytest.raises(ConfigError, match="`batch_size` is searched, and was given to `train`"):
+        mw.for_each(population, learning(envs, replay, batch_size=16))
 
 
 def test_an_agent_that_breaks_rests_and_the_run_goes_on(

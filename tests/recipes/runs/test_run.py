@@ -265,6 +265,24 @@ def test_a_run_that_had_reached_its_end_does_nothing_more(
     assert run.metrics.read_text() == before
 
 
+def test_a_population_that_has_spent_its_env_steps_on_evaluations_does_nothing_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def spend(ctx: Context) -> None:
+        ctx.env_step, ctx.eval_steps = 100, 40
+        ctx.keep("env_step", "eval_steps")
+
+    for resumed in (False, True):
+        chosen = options(out=tmp_path / "here", max_env_steps=140, resume=resumed)
+        with Run("mine", chosen) as run, Task() as task:
+            parts = {"task": task}
+            task.use(spend).use(mw.checkpoint(parts, run.checkpoint, every=1))
+            run.resume(parts)
+            task.run(max_step=1)
+    assert task.ctx.total_step == 0
+    assert "had reached its end at 140 env steps." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("longer", [{"max_env_steps": 1_000}, {"target": 490.0}])
 def test_a_run_that_had_ended_goes_on_when_it_may_become_longer(
     tmp_path: Path, longer: dict[str, Any]
@@ -430,6 +448,19 @@ def test_the_last_line_and_the_curve_tell_the_time_of_the_verdict_beside_that_of
     assert share > 0
     texts = [text.partition("steps; ")[2] for text in drawn]
     assert texts[-1 - len(reported) :] == ["learn 100 %", *reported]
+
+
+def test_the_last_line_has_the_env_steps_of_a_populations_evaluations(tmp_path: Path) -> None:
+    def spend(ctx: Context) -> None:
+        ctx.env_step = 100
+        ctx.metrics["eval_steps"] = 40
+
+    with Run("mine", options(out=tmp_path)) as run:
+        with Task() as task:
+            task.use(spend).use(run.time(task, every=1))
+            task.use(mw.jsonl(run.metrics, every=1)).run(max_step=1)
+        line = run.judge(make_policy())
+    assert (line["env_steps"], line["eval_env_steps"]) == (140, 40)
 
 
 @pytest.mark.parametrize(("verdict", "is_long"), [(114.0, True), (1.5, False)])
