@@ -265,7 +265,7 @@ def _wrong_flags(made: Step | Transitions) -> ShapeError:
         for each in [getattr(made, name)]
     )
     return ShapeError(
-        f"The parts of this {kind} are: {found}; arrays or tensors with one flag and one reward for "
+        f"The parts of this {kind} are: {found}; arrays or tensors with a flag and a reward for "
         f"each transition were expected."
     )
 
