@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ding_lite.clock import Clock, Deadline, QuietCondition
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, did_you_mean
-from ding_lite.runtime.context import LOCAL_KEYS, Context, Latch, ParallelContext
+from ding_lite.runtime.context import LOCAL_KEYS, Context, Latch, ParallelContext, share_latch
 from ding_lite.runtime.messaging.inbox import FINISH, Progress, check_name
 from ding_lite.runtime.messaging.labels import check_patterns
 from ding_lite.runtime.messaging.router import Router
@@ -42,6 +42,7 @@ class Messages:
     ) -> None:
         self.parallel_ctx = ParallelContext()
         """For each key, the newest value that any node has put on its ctx."""
+        share_latch(self.parallel_ctx, latch)
         self.pending: deque[tuple[str, Emission]] = deque()
         """Events not yet delivered; the pipeline checks it between two middleware."""
         self.owner = threading.get_ident()
