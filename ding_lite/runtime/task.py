@@ -79,6 +79,12 @@ class Task:
         check_all(
             one_of((False, True), async_mode=async_mode),
             whole(1, n_async_workers=n_async_workers),
+            [f"`ctx` is {ctx!r}; a Context or a dict was expected"]
+            if not isinstance(ctx, Mapping | None)
+            else [],
+            [f"`attach_callback` is {attach_callback!r}; a function of one ctx was expected"]
+            if not (attach_callback is None or callable(attach_callback))
+            else [],
         )
         self._router = current_router()
         self._labels = self._router.labels | check_labels(labels or ())

@@ -142,9 +142,17 @@ class TestSteps:
         with pytest.raises(ConfigError, match=r"`n_async_workers` is"):
             Task(n_async_workers=wrong)
 
-    def test_a_wrong_async_mode_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match="`async_mode` is 'x'; it must be one of: False"):
-            Task(async_mode="x")  # type: ignore[arg-type]
+    @pytest.mark.parametrize(
+        ("wrong", "message"),
+        [
+            ({"async_mode": "x"}, "`async_mode` is 'x'; it must be one of: False"),
+            ({"ctx": 5}, "`ctx` is 5; a Context or a dict was expected"),
+            ({"attach_callback": 5}, "`attach_callback` is 5; a function of one ctx was expected"),
+        ],
+    )
+    def test_a_wrong_argument_is_refused(self, wrong: dict[str, Any], message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            Task(**wrong)
 
     @pytest.mark.parametrize("what", ["use", "use_step_wrapper", "run", "sync", "renew"])
     def test_changing_a_running_task_is_refused(self, what: str) -> None:
@@ -412,7 +420,7 @@ class TestSeveralNodes:
             with Task() as task:
                 task.use(lambda ctx: setattr(ctx, "finish", node_id == 1 and ctx.total_step == 5))
                 task.run()
-            return task.finish
+            return task.finish and task.parallel_ctx.finish
 
         assert on_nodes(3, main) == [True] * 3
 
