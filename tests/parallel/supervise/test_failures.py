@@ -88,7 +88,7 @@ def test_a_crash_names_the_exit_code_or_signal_and_the_incarnation() -> None:
     assert "ended with exit code 7" in crashed(spec(0), RUNNING, exited(7, 12)).what
     assert "killed by signal 62" in crashed(spec(0), RUNNING, exited(-62, 12)).what
     again = root_failure_error([failure(0, KeyError("x"), spec=spec(0, incarnation=3))])
-    assert "It was incarnation 3 of this node." in str(again)
+    assert "Restarts of this node before: 2." in str(again)
 
 
 @pytest.mark.parametrize("kind", ["KeyboardInterrupt", "SystemExit"])
