@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ding_lite.clock import Clock, Deadline, QuietCondition
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, did_you_mean
 from ding_lite.runtime.context import LOCAL_KEYS, Context, Latch, ParallelContext, share_latch
-from ding_lite.runtime.messaging.inbox import FINISH, Progress, check_name
+from ding_lite.runtime.messaging.inbox import FINISH, Progress, check_listener, check_name
 from ding_lite.runtime.messaging.labels import check_patterns
 from ding_lite.runtime.messaging.router import Router
 from ding_lite.runtime.messaging.streams import Item
@@ -92,12 +92,7 @@ class Messages:
 
     def on(self, event: str, fn: Listener, *, once: bool = False) -> None:
         """Call `fn` with the arguments of each event of this name; listeners keep their order."""
-        check_name(event, "an event")
-        if not callable(fn):
-            raise ConfigError(
-                f"A listener of `{event}` is a function, not {fn!r}. "
-                f"Give the function itself, without calling it."
-            )
+        check_listener(event, fn)
         self._listeners.setdefault(event, []).append((fn, once))
 
     def off(self, event: str, fn: Listener | None = None) -> None:
