@@ -88,6 +88,8 @@ class LocalEngine:
         """Start the fork server; commands are queued until it is ready."""
         self._preparation = spawn.get_preparation_data("node")
         self._preparation["authkey"] = bytes(self._preparation["authkey"])
+        if not os.path.isfile(self._preparation.get("init_main_from_path", "")):
+            self._preparation.pop("init_main_from_path", None)  # it came from standard input
         spec = ForkServerSpec(
             control_fd=self._far_end.fileno(),
             life_fd=self._life_r,
