@@ -328,7 +328,8 @@ def attached_node(
             f"`attach_to` joins a running job with one node: n_parallel_workers=1 and "
             f"node_ids=[2] (or DING_LITE_NODE_ID=2), the number of a place that is free there. "
             f"If the job is elastic, give elastic=True instead of a number. "
-            f"Found are n_parallel_workers={plan.num_nodes} and node_ids={[*node_ids]}."
+            f"Found are n_parallel_workers={plan.num_nodes} and node_ids={[*node_ids]}. To run a "
+            f"program of several workers as one node, also set DING_LITE_NUM_NODES."
         )
     [node_id] = node_ids
     if not isinstance(node_id, int) or isinstance(node_id, bool) or node_id < len(attach_to):

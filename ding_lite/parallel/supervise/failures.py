@@ -89,7 +89,7 @@ def root_failure_error(failures: Sequence[Failure]) -> Exception:
         return fault
 
     report = first.what.rstrip(".")
-    text = f"Node {first.spec.node_id} {report}."
+    text = f"Node {first.spec.node_id} {report}{'' if report.endswith('?') else '.'}"
     if others:
         also = ", ".join(f"node {other.spec.node_id} {other.what.rstrip('.')}" for other in others)
         text += f" In the same second: {also}."
