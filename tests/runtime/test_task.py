@@ -415,6 +415,16 @@ class TestLabels:
 class TestSeveralNodes:
     """Messages between nodes, by the router within one process."""
 
+    def test_a_task_that_was_made_before_its_node_is_refused(self) -> None:
+        task = Task().use(boom_free)  # as at the top level of a program
+        one, _ = LocalRouter.group(2)
+        with use_router(one):
+            for start in (lambda: task.run(max_step=1), task.sync):
+                with pytest.raises(ConfigError, match="Make the task inside of `main`"):
+                    start()
+        task.run(max_step=1)
+        assert task.ctx.total_step == 0
+
     def test_finish_on_one_node_finishes_all_at_the_end_of_their_steps(self) -> None:
         def main(node_id: int) -> bool:
             with Task() as task:
