@@ -179,11 +179,11 @@ def _check_signature(fn: Middleware) -> None:
 
 def refuse_function(out: FunctionType) -> NoReturn:
     """Raise the error for a middleware that has made a function instead of running a step."""
-    name = out.__qualname__
-    factory = name.partition(".<locals>")[0]
+    *_, factory, name = ["", *out.__qualname__.split(".<locals>.")]
+    call = f"`task.use({factory}(...))`" if factory else "`task.use(factory(...))`"
     raise MiddlewareError(
-        f"A middleware returned the function `{name}`, which nothing calls. If `{factory}` is its "
-        f"factory, call it: `task.use({factory}(...))`. Otherwise return None."
+        f"A middleware returned the function `{name}`, which nothing calls. If it is a factory, "
+        f"call it: {call}. Otherwise return None."
     )
 
 

@@ -42,12 +42,6 @@ def two(ctx: Context, more: int) -> None: ...
 def no_argument() -> None: ...
 
 
-def make_evaluate(evaluator: object) -> Middleware:
-    def _evaluate(ctx: Context) -> None: ...
-
-    return _evaluate
-
-
 class Callable_:
     """Wears each shape as its `__call__`."""
 
@@ -111,6 +105,11 @@ def test_a_mistake_is_refused_by_name(mistake: object, message: str) -> None:
 def test_a_factory_of_one_argument_that_was_not_called_is_refused_in_its_first_step(
     async_mode: bool,
 ) -> None:
+    def make_evaluate(evaluator: object) -> Middleware:
+        def _evaluate(ctx: Context) -> None: ...
+
+        return _evaluate
+
     with (
         Task(async_mode=async_mode).use(make_evaluate) as task,
         pytest.raises(MiddlewareError, match=r"call it: `task\.use\(make_evaluate\(\.\.\.\)\)`"),
