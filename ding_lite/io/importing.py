@@ -6,7 +6,8 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
@@ -161,6 +162,24 @@ def refuse_while_importing() -> None:
             f"{place} was imported because a class or function of it is needed, and it begins a "
             f'run when it is imported. Put that part below `if __name__ == "__main__":`.'
         )
+
+
+@contextmanager
+def only_programs_in_files() -> Iterator[None]:
+    """Hide the `__file__` of a program from standard input, `<stdin>`, within a `with` block.
+
+    A process that multiprocessing starts would run that file again.
+    """
+    program = vars(sys.modules["__main__"])
+    file = program.get("__file__")
+    hidden = file is not None and not os.path.isfile(file)
+    if hidden:
+        del program["__file__"]
+    try:
+        yield
+    finally:
+        if hidden:
+            program["__file__"] = file
 
 
 def look_here() -> None:

@@ -18,14 +18,21 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context as Variables, copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
 from typing import Any, NamedTuple, Protocol
 
 from ding_lite.cancellation import CancelScope, Wait
 from ding_lite.errors import MiddlewareError
 from ding_lite.interruption import is_of_a_signal
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware, name_of, named, refuse_second_yield, shape_of
+from ding_lite.runtime.middleware import (
+    Middleware,
+    name_of,
+    named,
+    refuse_function,
+    refuse_second_yield,
+    shape_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -218,11 +225,14 @@ class Executor:
         """Finish the way in of a middleware, given the result of calling it.
 
         A coroutine runs to its end, a generator to its `yield`. Return the generator to resume on
-        the way out, if there is one. A coroutine that runs another one through the task is refused.
+        the way out, if there is one. A function is refused: a factory was used without a call. So
+        is a coroutine that runs another one through the task.
         """
         if isinstance(out, GeneratorType):
             return _to_yield(out)
         if not isinstance(out, CoroutineType | AsyncGeneratorType):
+            if isinstance(out, FunctionType):
+                refuse_function(out)
             return None
         if self.loop.is_here:
             if isinstance(out, CoroutineType):

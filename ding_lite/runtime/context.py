@@ -165,8 +165,11 @@ class Context(dict[str, Any]):
             return self.finish
         if not isinstance(key, str) or key[:1] == "_":
             raise ContextError(f"ctx has no {key!r}.")
+        raise self._unset(key)
+
+    def _unset(self, key: str) -> ContextError:
         known = self if key in HOUSE_KEYS else [*self, *HOUSE_KEYS]
-        raise ContextError(
+        return ContextError(
             f"`ctx.{key}` is not set in step {self['total_step']}.{did_you_mean(key, known)} "
             f"Either the middleware that sets it comes later or does not run on this node, or the "
             f'key was dropped when the last step ended: `ctx.keep("{key}")` hands it on. '
@@ -325,6 +328,11 @@ def latch_of(ctx: Context) -> Latch:
     return ctx._shared.latch
 
 
+def share_latch(ctx: Context, latch: Latch) -> None:
+    """Let a context have the latch of a task; for the runtime's own use."""
+    ctx._shared.latch = latch
+
+
 def set_total_step(ctx: Context, total_step: int) -> None:
     """Set the step count of a context; for the runtime's own use."""
     _put(ctx, "total_step", total_step)
@@ -347,7 +355,8 @@ class ParallelContext(Context):
 
     Each key holds the newest value that any peer has sent; a ctx without a key never erases
     it. Values are written as they arrive, so two reads may see two versions. Values that must
-    belong together can be read from one call of `of(node)`, which returns a snapshot.
+    belong together can be read from one call of `of(node)`, which returns a snapshot. `finish` is
+    that of the task's own ctx.
     """
 
     __slots__ = ("_by_node", "_changed")
@@ -367,6 +376,16 @@ class ParallelContext(Context):
         name = f"node.{node}" if isinstance(node, int) else node
         with self._changed:
             return Context(self._by_node.get(name, {}))
+
+    def _unset(self, key: str) -> ContextError:
+        with self._changed:
+            sent = {name for values in self._by_node.values() for name in values}
+        return ContextError(
+            f"`parallel_ctx.{key}` is not set: no other node has sent it."
+            f"{did_you_mean(key, sent)} Sent are: {', '.join(sorted(sent)) or 'no keys'}. "
+            f'`parallel_ctx.get("{key}")` returns None as long as it has not come, and '
+            f"`wait_parallel_ctx` waits for it."
+        )
 
     def receive(self, node_id: int, values: Mapping[str, Any]) -> None:
         """Merge the ctx of a node; keys that a ctx may not hold are left out."""

@@ -12,6 +12,7 @@ import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from types import FunctionType
 from typing import Any, NoReturn
 
 from ding_lite.errors import MiddlewareError, kind_of
@@ -169,8 +170,21 @@ def _check_signature(fn: Middleware) -> None:
                 f"else bind the rest with functools.partial or a closure."
             )
         else:
-            mend = "Give it one positional argument, `ctx`."
+            mend = (
+                f"Give it one positional argument, `ctx`; "
+                f"or, if it is a factory, call it: `task.use({name}())`."
+            )
         raise MiddlewareError(f"{needs}, as a middleware must be. {mend}") from None
+
+
+def refuse_function(out: FunctionType) -> NoReturn:
+    """Raise the error for a middleware that has made a function instead of running a step."""
+    *_, factory, name = ["", *out.__qualname__.split(".<locals>.")]
+    call = f"`task.use({factory}(...))`" if factory else "`task.use(factory(...))`"
+    raise MiddlewareError(
+        f"A middleware returned the function `{name}`, which nothing calls. If it is a factory, "
+        f"call it: {call}. Otherwise return None."
+    )
 
 
 def refuse_second_yield(name: str) -> NoReturn:

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
-from ding_lite.errors import EnvError, MiddlewareError
+from ding_lite.errors import ConfigError, EnvError, MiddlewareError
 from ding_lite.io.importing import refuse_while_importing
 from ding_lite.runtime.composition import Composition
 from ding_lite.runtime.concurrency import Executor
@@ -79,6 +79,12 @@ class Task:
         check_all(
             one_of((False, True), async_mode=async_mode),
             whole(1, n_async_workers=n_async_workers),
+            [f"`ctx` is {ctx!r}; a Context or a dict was expected"]
+            if not isinstance(ctx, Mapping | None)
+            else [],
+            [f"`attach_callback` is {attach_callback!r}; a function of one ctx was expected"]
+            if not (attach_callback is None or callable(attach_callback))
+            else [],
         )
         self._router = current_router()
         self._labels = self._router.labels | check_labels(labels or ())
@@ -203,7 +209,7 @@ class Task:
         Raises:
             LabelError: No middleware matches the labels of this node.
             MiddlewareError: The task is running already.
-            ConfigError: `max_step` is no number of steps.
+            ConfigError: `max_step` is no number of steps, or the task was made before the node.
             NodeReplaced: Another process has taken the place of this node.
             PeerLost: All other nodes are gone without a good-bye, for too long.
             BaseException: The exception of a middleware or listener, with a note that says where;
@@ -211,6 +217,7 @@ class Task:
         """
         self._refuse_while_running("run")
         refuse_while_importing()
+        self._refuse_outside_of_its_node()
         if max_step is not None:
             check_all(whole(0, max_step=max_step))
             max_step = int(max_step)
@@ -485,6 +492,7 @@ class Task:
             self._latch.end_run()
 
     def _open(self) -> None:
+        self._refuse_outside_of_its_node()
         self._messages.owner = threading.get_ident()
         self._messages.subscribe()
         self._router._inbox.begin_run()
@@ -523,6 +531,15 @@ class Task:
 
     def _place(self) -> str:
         return f"node {self._router.node_id}, labels: {', '.join(sorted(self._labels))}"
+
+    def _refuse_outside_of_its_node(self) -> None:
+        here, own = current_router(), self._router.labels
+        if "standalone" in own and not here.labels <= own:  # it would never reach another node
+            raise ConfigError(
+                f"This task was made before its node, probably at the top level of the program: it "
+                f"has the labels {sorted(own)}, and the node {sorted(here.labels)}. Make the task "
+                f"inside of `main`."
+            )
 
     def _refuse_while_running(self, what: str) -> None:
         if self._running:

@@ -14,7 +14,7 @@ from ding_lite.rl import make_envs
 from ding_lite.rl.envs import workers as env_workers
 from ding_lite.rl.envs.workers import WorkerSource
 from ding_lite.runtime.task import Task
-from tests.procs.programs import wait_until_gone
+from tests.procs.programs import run, wait_until_gone
 
 SLOW = pytest.mark.slow
 
@@ -222,3 +222,12 @@ def test_a_program_without_a_main_guard_is_refused_with_a_remedy(fork_learner):
     assert 'if __name__ == "__main__":' in output
     assert output.count("Traceback") == 1
     assert 'mode="sync", which starts no processes' in output
+
+
+def test_a_program_from_standard_input_has_environments_in_processes(tmp_path):
+    typed = """
+from ding_lite.rl import make_envs
+with make_envs("CartPole-v1", 2, seed=0, mode="async") as envs:
+    print(envs.step([0, 1]).reward, __file__)
+"""
+    assert run(tmp_path, "", "-", stdin=typed) == (0, "[1. 1.] <stdin>\n")

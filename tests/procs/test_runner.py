@@ -84,15 +84,16 @@ TESTED = PREAMBLE + MAIN + "def test_it():\n    " + GUARDED.split("\n")[2].lstri
         ("-m", "pdb", "-c", "continue", "program.py"),
         (*PYTEST, "test_it.py"),
         ("-i",),
+        ("-",),
     ],
-    ids=["python -m", "pdb", "pytest", "interactive"],
+    ids=["python -m", "pdb", "pytest", "interactive", "standard input"],
 )
 def test_a_main_in_a_file_runs_however_python_is_started(folder: Path, command) -> None:
     (folder / "package").mkdir()
     (folder / "package" / "train.py").write_text("from program import *\n" + MAIN + GUARDED)
     (folder / "test_it.py").write_text(TESTED)
     typed = f"from program import *\n{GUARDED.lstrip()}\n"
-    code, output = run(folder, MAIN + GUARDED, *command, stdin=typed if command == ("-i",) else "")
+    code, output = run(folder, MAIN + GUARDED, *command, stdin=typed if len(command) == 1 else "")
     assert code == 0, output
     assert RESULT in output
 
@@ -192,12 +193,19 @@ def within_a_function() -> Any:
     return main
 
 
+def made_by_exec() -> Any:
+    namespace: dict[str, Any] = {}
+    exec("def main(): ...", namespace)
+    return namespace["main"]
+
+
 @pytest.mark.parametrize(
     ("main", "why"),
     [
         (lambda: None, "is a lambda"),
         (within_a_function(), "is defined within a function"),
         ("main", "a function was expected"),
+        (made_by_exec(), "was made by `exec` and belongs to no module"),
     ],
 )
 def test_a_main_that_no_node_could_import_is_refused(main: Any, why: str) -> None:

@@ -164,7 +164,7 @@ def test_a_node_is_restarted_under_its_id_as_a_new_incarnation(run_nodes, folder
 
 
 def test_there_are_no_more_restarts_than_allowed(run_nodes: RunJob, folder: Path) -> None:
-    with pytest.raises(NodeFailed, match="It was incarnation 2 of this node") as caught:
+    with pytest.raises(NodeFailed, match="Restarts of this node before: 1") as caught:
         run_nodes(mains.die_in_the_first_incarnations, str(folder), 9, "kill", max_retries=1)
     assert caught.value.node_id == 1
     assert sorted(path.name for path in folder.iterdir()) == ["0-1", "1-1", "1-2"]

@@ -231,6 +231,17 @@ class TestParallelContext:
         assert not ctx.finish
         assert list(ctx.items()) == [("total_step", 0), ("x", 2)]
 
+    def test_a_key_that_was_not_sent_is_an_error_that_lists_the_sent_ones(self) -> None:
+        ctx = ParallelContext()
+        with pytest.raises(ContextError, match=r"no other node has sent it. Sent are: no keys"):
+            assert ctx.state_dict
+        ctx.receive(1, {"total_step": 3, "train_iter": 1})
+        with pytest.raises(
+            ContextError,
+            match=r'`parallel_ctx.train_ter`.*mean "train_iter"\? Sent are: total_step, train_iter',
+        ):
+            assert ctx.train_ter
+
     def test_a_wait_ends_with_the_first_newer_value(self) -> None:
         ctx = ParallelContext()
         ctx.receive(1, {"train_iter": 5})

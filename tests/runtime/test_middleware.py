@@ -39,6 +39,9 @@ async def async_onion(ctx: Context) -> AsyncIterator[None]:
 def two(ctx: Context, more: int) -> None: ...
 
 
+def no_argument() -> None: ...
+
+
 class Callable_:
     """Wears each shape as its `__call__`."""
 
@@ -87,12 +90,31 @@ def test_names_leave_out_the_prefixes_of_factories() -> None:
         (Callable_, r"`Callable_` is a class.*task.use\(Callable_\(...\)\)"),
         (3, "not 3, an int"),
         (two, r"`two\(ctx.*more.*cannot be called with `ctx` alone.*If it is a factory, call it"),
-        (lambda: None, "Give it one positional argument, `ctx`"),
+        (
+            no_argument,
+            r"Give it one positional.*, `ctx`; or.*call it: `task.use\(no_argument\(\)\)",
+        ),
     ],
 )
 def test_a_mistake_is_refused_by_name(mistake: object, message: str) -> None:
     with pytest.raises(MiddlewareError, match=message):
         Task().use(mistake)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("async_mode", [False, True])
+def test_a_factory_of_one_argument_that_was_not_called_is_refused_in_its_first_step(
+    async_mode: bool,
+) -> None:
+    def make_evaluate(evaluator: object) -> Middleware:
+        def _evaluate(ctx: Context) -> None: ...
+
+        return _evaluate
+
+    with (
+        Task(async_mode=async_mode).use(make_evaluate) as task,
+        pytest.raises(MiddlewareError, match=r"call it: `task\.use\(make_evaluate\(\.\.\.\)\)`"),
+    ):
+        task.run(max_step=1)
 
 
 def test_a_coroutine_that_was_called_already_is_refused() -> None:

@@ -142,9 +142,17 @@ class TestSteps:
         with pytest.raises(ConfigError, match=r"`n_async_workers` is"):
             Task(n_async_workers=wrong)
 
-    def test_a_wrong_async_mode_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match="`async_mode` is 'x'; it must be one of: False"):
-            Task(async_mode="x")  # type: ignore[arg-type]
+    @pytest.mark.parametrize(
+        ("wrong", "message"),
+        [
+            ({"async_mode": "x"}, "`async_mode` is 'x'; it must be one of: False"),
+            ({"ctx": 5}, "`ctx` is 5; a Context or a dict was expected"),
+            ({"attach_callback": 5}, "`attach_callback` is 5; a function of one ctx was expected"),
+        ],
+    )
+    def test_a_wrong_argument_is_refused(self, wrong: dict[str, Any], message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            Task(**wrong)
 
     @pytest.mark.parametrize("what", ["use", "use_step_wrapper", "run", "sync", "renew"])
     def test_changing_a_running_task_is_refused(self, what: str) -> None:
@@ -407,12 +415,22 @@ class TestLabels:
 class TestSeveralNodes:
     """Messages between nodes, by the router within one process."""
 
+    def test_a_task_that_was_made_before_its_node_is_refused(self) -> None:
+        task = Task().use(boom_free)  # as at the top level of a program
+        one, _ = LocalRouter.group(2)
+        with use_router(one):
+            for start in (lambda: task.run(max_step=1), task.sync):
+                with pytest.raises(ConfigError, match="Make the task inside of `main`"):
+                    start()
+        task.run(max_step=1)
+        assert task.ctx.total_step == 0
+
     def test_finish_on_one_node_finishes_all_at_the_end_of_their_steps(self) -> None:
         def main(node_id: int) -> bool:
             with Task() as task:
                 task.use(lambda ctx: setattr(ctx, "finish", node_id == 1 and ctx.total_step == 5))
                 task.run()
-            return task.finish
+            return task.finish and task.parallel_ctx.finish
 
         assert on_nodes(3, main) == [True] * 3
 

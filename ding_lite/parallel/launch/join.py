@@ -27,11 +27,18 @@ from ding_lite.errors import (
     TransportError,
 )
 from ding_lite.parallel.launch.environment.base import Placement, names_this_machine
-from ding_lite.parallel.launch.membership import ENTRANCES, JOIN, read_roster
+from ding_lite.parallel.launch.membership import JOIN, read_roster
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.launch.rendezvous import RendezvousNode
 from ding_lite.parallel.network.address import LOOPBACK, Address, is_loopback
-from ding_lite.parallel.network.topology import HUB, Growth, NodeSpec, listeners, neighbours
+from ding_lite.parallel.network.topology import (
+    ENTRANCES,
+    HUB,
+    Growth,
+    NodeSpec,
+    listeners,
+    neighbours,
+)
 from ding_lite.parallel.observe.metrics import own_directory
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.supervise.node_process import node_of
@@ -192,6 +199,11 @@ def _ask(rendezvous: str, plan: JobPlan, *request: Any) -> dict[str, Any]:
 def _places(node_ids: Sequence[int] | None, settings: Settings) -> Sequence[int]:
     if node_ids is None:
         return () if settings.node_id is None else (settings.node_id,)
+    if not isinstance(node_ids, Sequence):
+        raise ConfigError(
+            f"`node_ids` is {node_ids!r}; a list with the number of one place was expected, such "
+            f"as node_ids=[2]."
+        )
     return node_ids
 
 
@@ -316,7 +328,8 @@ def attached_node(
             f"`attach_to` joins a running job with one node: n_parallel_workers=1 and "
             f"node_ids=[2] (or DING_LITE_NODE_ID=2), the number of a place that is free there. "
             f"If the job is elastic, give elastic=True instead of a number. "
-            f"Found are n_parallel_workers={plan.num_nodes} and node_ids={[*node_ids]}."
+            f"Found are n_parallel_workers={plan.num_nodes} and node_ids={[*node_ids]}. To run a "
+            f"program of several workers as one node, also set DING_LITE_NUM_NODES."
         )
     [node_id] = node_ids
     if not isinstance(node_id, int) or isinstance(node_id, bool) or node_id < len(attach_to):

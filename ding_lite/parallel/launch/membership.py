@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from ding_lite.clock import SYSTEM_CLOCK, Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded
 from ding_lite.parallel.network.interfaces import reachable_at
-from ding_lite.parallel.network.topology import HUB, Growth, NodeSpec
+from ding_lite.parallel.network.topology import ENTRANCES, HUB, Growth, NodeSpec
 from ding_lite.parallel.router.calls import Handler
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
@@ -33,8 +33,6 @@ JOIN = "ding_lite.join"
 """The call to node 0 that requests a place."""
 ROSTER = "ding_lite.roster"
 """The call by which node 0 sends a node the roster; the answer is the node's address."""
-ENTRANCES = range(2**32 - 64, 2**32)
-"""Ids under which nodes connect before they have their own id."""
 LOST_GRACE_S = 10.0
 """Seconds that the place of a lost node is reserved for it."""
 NUM_EXPECTED = 256

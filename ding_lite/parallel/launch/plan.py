@@ -140,7 +140,7 @@ class JobPlan:
         if not is_sequence or len(ports) != self.num_nodes or len(set(ports)) != len(ports):
             raise ConfigError(
                 f"`ports` is {given!r}; {self.num_nodes} nodes need as many different "
-                f"ports, or one number from which to count on."
+                f"ports, or one number from which to count on. Leave it out for free ports."
             )
         check_all(*(whole(1, ports=port) or inside(1, 65_535, ports=port) for port in ports))
         return tuple(ports)

@@ -203,7 +203,7 @@ class Handshake:
         """Raise AuthenticationError if a peer refuses this node."""
         for peer, reason in self._refused_by.items():
             raise AuthenticationError(
-                f"Node {peer} has refused node {self._spec.node_id}: {reason} All nodes of a job "
+                f"Node {peer} has refused {self._spec.name}: {reason} All nodes of a job "
                 f"need the same key, the same number of nodes and the same version of ding_lite."
             )
 
@@ -217,9 +217,9 @@ class Handshake:
             if peer in missing
         )
         return DeadlineExceeded(
-            f"Node {spec.node_id} has waited {timeout:g} s for node {peers}{of_all}.{refused} "
-            f"Were all nodes started, with the same addresses? A slow start needs a longer "
-            f"`startup_timeout`."
+            f"{spec.name.capitalize()} has waited {timeout:g} s for node {peers}{of_all}.{refused} "
+            f"Were all nodes started, with the same addresses and topology? A slow start needs a "
+            f"longer `startup_timeout`."
         )
 
     def _place_of(self, peer: int) -> str:

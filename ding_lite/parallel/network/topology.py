@@ -31,6 +31,9 @@ With a higher limit a hub sends more bytes, and a message takes fewer hops (loga
 second fill a hub's link of 10 Gbit/s.
 """
 
+ENTRANCES = range(2**32 - 64, 2**32)
+"""Ids under which nodes connect to an elastic job before they have their own id."""
+
 FIRST_TIMESTAMP_INCARNATION = 2**40
 """Incarnations from here on are timestamps of nodes without a launcher. Such a node never replaces
 a connected one, in contrast to a restarted one."""
@@ -91,6 +94,11 @@ class NodeSpec:
     """The private directory of the job, for the node's metrics; None writes none."""
     began: float | None = None
     """When the job began, in seconds of this machine's monotonic clock."""
+
+    @property
+    def name(self) -> str:
+        """The name of the node in messages to users; they never see the id of an entrance."""
+        return "this process" if self.node_id in ENTRANCES else f"node {self.node_id}"
 
 
 def edges(topology: Topology, num_nodes: int) -> frozenset[Edge]:

@@ -89,12 +89,12 @@ def root_failure_error(failures: Sequence[Failure]) -> Exception:
         return fault
 
     report = first.what.rstrip(".")
-    text = f"Node {first.spec.node_id} {report}."
+    text = f"Node {first.spec.node_id} {report}{'' if report.endswith('?') else '.'}"
     if others:
         also = ", ".join(f"node {other.spec.node_id} {other.what.rstrip('.')}" for other in others)
         text += f" In the same second: {also}."
     if first.spec.incarnation > 1:
-        text += f" It was incarnation {first.spec.incarnation} of this node."
+        text += f" Restarts of this node before: {first.spec.incarnation - 1}."
     if first.traceback:
         text += f"\n\n{first.traceback.rstrip()}"
     failed = NodeFailed(text, node_id=first.spec.node_id)

@@ -20,6 +20,7 @@ from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded
 from ding_lite.interruption import words_of
 from ding_lite.io.files import max_files, named_limit
+from ding_lite.io.importing import only_programs_in_files
 from ding_lite.parallel.memory.segments import remove_left_over
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.supervise.engine import EngineLost, Report
@@ -86,7 +87,8 @@ class LocalEngine:
 
     def open(self) -> None:
         """Start the fork server; commands are queued until it is ready."""
-        self._preparation = spawn.get_preparation_data("node")
+        with only_programs_in_files():
+            self._preparation = spawn.get_preparation_data("node")
         self._preparation["authkey"] = bytes(self._preparation["authkey"])
         spec = ForkServerSpec(
             control_fd=self._far_end.fileno(),

@@ -34,6 +34,7 @@ from ding_lite.cancellation import cancelled, is_cancelled
 from ding_lite.clock import LOOK_UP_S, SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError, DingLiteError, EnvError
 from ding_lite.interruption import is_interrupted
+from ding_lite.io.importing import only_programs_in_files
 from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray
 from ding_lite.rl.envs.checks.faults import fault_of
 from ding_lite.rl.envs.sources import Env, EnvLoop, History, RawStep
@@ -211,7 +212,8 @@ class _Worker:
             target=_work, args=(theirs, memory, share), name=f"{_NAME}{share.first}", daemon=True
         )
         try:
-            self._process.start()
+            with only_programs_in_files():
+                self._process.start()
         except (TypeError, AttributeError, ValueError) as error:  # raised by pickling
             self._pipe.close()
             raise ConfigError(

@@ -17,7 +17,13 @@ from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded, StepCancelled
 from ding_lite.interruption import is_for_program
 from ding_lite.runtime.messaging.collectives import COLLECTIVE, Collectives
-from ding_lite.runtime.messaging.inbox import Inbox, Listening, Receiver, check_name
+from ding_lite.runtime.messaging.inbox import (
+    Inbox,
+    Listening,
+    Receiver,
+    check_listener,
+    check_name,
+)
 from ding_lite.runtime.messaging.labels import check_patterns
 from ding_lite.runtime.messaging.streams import Item, Streams, Until
 from ding_lite.runtime.messaging.subscription import Subscription
@@ -140,7 +146,7 @@ class Router(ABC):
 
         A task's listeners (`task.on`) run between two middleware instead, and are the usual way.
         """
-        check_name(event, "an event")
+        check_listener(event, fn)
         self.join(Listening(event, fn))
 
     def join(self, receiver: Receiver) -> Callable[[], None]:
@@ -254,7 +260,7 @@ class Router(ABC):
             self._give_up(answer)
             raise DeadlineExceeded(
                 f"Node {node} has not answered `{name}` within {timeout:g} s. Is it busy or "
-                f"hung? A slow call needs a longer `timeout`."
+                f"hung, or has it no such handler? A slow call needs a longer `timeout`."
             ) from None
 
     def _give_up(self, answer: Future[Any]) -> None:

@@ -73,6 +73,15 @@ def check_name(name: object, of: str) -> None:
         raise ConfigError(f"The name of {of} is a non-empty string, not {name!r:.80}.")
 
 
+def check_listener(event: str, fn: object) -> None:
+    check_name(event, "an event")
+    if not callable(fn):
+        raise ConfigError(
+            f"A listener of `{event}` is a function, not {fn!r}. "
+            f"Give the function itself, without calling it."
+        )
+
+
 class Listening:
     """A receiver that only listens to one event."""
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from ding_lite.clock import Clock, Deadline, QuietCondition
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, did_you_mean
-from ding_lite.runtime.context import LOCAL_KEYS, Context, Latch, ParallelContext
-from ding_lite.runtime.messaging.inbox import FINISH, Progress, check_name
+from ding_lite.runtime.context import LOCAL_KEYS, Context, Latch, ParallelContext, share_latch
+from ding_lite.runtime.messaging.inbox import FINISH, Progress, check_listener, check_name
 from ding_lite.runtime.messaging.labels import check_patterns
 from ding_lite.runtime.messaging.router import Router
 from ding_lite.runtime.messaging.streams import Item
@@ -42,6 +42,7 @@ class Messages:
     ) -> None:
         self.parallel_ctx = ParallelContext()
         """For each key, the newest value that any node has put on its ctx."""
+        share_latch(self.parallel_ctx, latch)
         self.pending: deque[tuple[str, Emission]] = deque()
         """Events not yet delivered; the pipeline checks it between two middleware."""
         self.owner = threading.get_ident()
@@ -91,12 +92,7 @@ class Messages:
 
     def on(self, event: str, fn: Listener, *, once: bool = False) -> None:
         """Call `fn` with the arguments of each event of this name; listeners keep their order."""
-        check_name(event, "an event")
-        if not callable(fn):
-            raise ConfigError(
-                f"A listener of `{event}` is a function, not {fn!r}. "
-                f"Give the function itself, without calling it."
-            )
+        check_listener(event, fn)
         self._listeners.setdefault(event, []).append((fn, once))
 
     def off(self, event: str, fn: Listener | None = None) -> None:

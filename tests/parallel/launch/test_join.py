@@ -270,7 +270,8 @@ def test_an_attached_node_dials_the_given_addresses_only() -> None:
     [
         (None, {}, "n_parallel_workers=1 and node_ids="),
         ([2, 3], {}, r"node_ids=\[2, 3\]"),
-        ([2], {"num_nodes": 2}, "Found are n_parallel_workers=2"),
+        (2, {}, "`node_ids` is 2; a list with the number of one place was expected"),
+        ([2], {"num_nodes": 2}, "Found are n_parallel_workers=2.*also set DING_LITE_NUM_NODES"),
         ([0], {}, "must have a higher number"),
         ([True], {}, "must have a higher number"),
         ([2], {"roles": ["learner"]}, "Roles are counted over all nodes"),

@@ -88,7 +88,12 @@ def test_a_crash_names_the_exit_code_or_signal_and_the_incarnation() -> None:
     assert "ended with exit code 7" in crashed(spec(0), RUNNING, exited(7, 12)).what
     assert "killed by signal 62" in crashed(spec(0), RUNNING, exited(-62, 12)).what
     again = root_failure_error([failure(0, KeyError("x"), spec=spec(0, incarnation=3))])
-    assert "It was incarnation 3 of this node." in str(again)
+    assert "Restarts of this node before: 2." in str(again)
+
+
+def test_a_message_that_ends_with_a_question_gets_no_full_stop() -> None:
+    error = root_failure_error([failure(0, TimeoutError(), what="failed: TimeoutError: Who?")])
+    assert str(error) == "Node 0 failed: TimeoutError: Who?"
 
 
 @pytest.mark.parametrize("kind", ["KeyboardInterrupt", "SystemExit"])

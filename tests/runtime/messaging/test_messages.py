@@ -129,9 +129,11 @@ def test_once_listens_once_and_off_removes_a_listener() -> None:
         ("e", None, "A listener of `e` is a function, not None"),
     ],
 )
-def test_a_wrong_subscription_is_refused(event: str, fn: object, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Task().on(event, fn)  # type: ignore[arg-type]
+def test_a_wrong_subscription_is_refused(event: str, fn: Any, message: str) -> None:
+    task = Task()
+    for on in (task.on, task.router.on):
+        with pytest.raises(ConfigError, match=message):
+            on(event, fn)
 
 
 @pytest.mark.parametrize("name", ["", 3, None])
