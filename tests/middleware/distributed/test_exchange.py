@@ -180,13 +180,14 @@ def test_the_same_file_runs_in_one_process_and_waits_for_enough_over_several_ste
 
 def test_in_one_process_the_learner_may_come_before_the_collector() -> None:
     received = []
-    run_steps(
-        mw.receive("work", timeout=0.0),
-        lambda ctx: received.append(ctx.work),
-        lambda ctx: ctx.update(work=ctx.total_step),
-        mw.send("work", to="node.0", timeout=0.0),
-        steps=3,
-    )
+    with use_router(LocalRouter()):  # no items of other tests
+        run_steps(
+            mw.receive("work", timeout=0.0),
+            lambda ctx: received.append(ctx.work),
+            lambda ctx: ctx.update(work=ctx.total_step),
+            mw.send("work", to="node.0", timeout=0.0),
+            steps=3,
+        )
     assert received == [[], [0], [1]]
     with pytest.raises(DeadlineExceeded, match="No item of stream `nothing` came"):
         run_steps(mw.receive("nothing", timeout=0.0), steps=2)

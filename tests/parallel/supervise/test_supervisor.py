@@ -115,7 +115,7 @@ def test_a_node_is_restarted_as_often_as_allowed_and_its_peers_hear_of_each_end(
     monkeypatch.setattr(supervise, "back_off", lambda _: 0.0)
     engine = ScriptedEngine(RUN, [(1, KILLED)], [(1, UP)], [(1, KILLED)], [(0, GONE), (2, GONE)])
     with pytest.raises(
-        NodeFailed, match=r"Node 1 was killed while running.*incarnation 2"
+        NodeFailed, match=r"Node 1 was killed while running.*Restarts of this node before: 1"
     ) as caught:
         run(engine, max_retries=1)
     assert caught.value.node_id == 1
