@@ -1,7 +1,7 @@
 """Traces of functions of tensors and of their gradients, which run without autograd.
 
-Recording a small network by autograd, and computing its gradients by it, takes about as long as its
-arithmetic. A trace has the same operations and is as fast as a written-out backward.
+A trace has the same operations as autograd runs, without recording them at each call. An update of
+six small networks in a batch takes a tenth less time.
 """
 
 from __future__ import annotations
