@@ -156,6 +156,9 @@ def wrong_outputs(
     when: str = "",
     hint: str = "",
 ) -> ShapeError:
+    tensors = [leaf for _, leaf in leaves(list(outputs)) if isinstance(leaf, Tensor)]
+    if any(tensor.is_floating_point() and tensor.dtype != torch.float32 for tensor in tensors):
+        hint = "Let `forward` return float32, with `.float()`, also when it uses `torch.autocast`."
     return ShapeError(
         f"`{name}` ({type(module).__name__}) returned {', '.join(map(_describe, outputs))} for "
         f"{_NUM_SAMPLES} observations of {spec.env_id}{when and ' '}{when}; {expectation} was "
