@@ -105,3 +105,12 @@ def _example(name: str, signature: inspect.Signature) -> str:
         if each.kind is each.KEYWORD_ONLY and each.default is each.empty
     ]
     return f"{name}({', '.join(['envs.spec', *needed])})"
+
+
+def takes(fn: Callable[..., object], *args: object, **named: object) -> bool:
+    """Return whether a function can be called with these arguments, as its signature says."""
+    try:
+        inspect.signature(fn).bind(*args, **named)
+    except (TypeError, ValueError):  # ValueError: some functions in C have no signature
+        return False
+    return True
