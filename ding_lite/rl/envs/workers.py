@@ -306,10 +306,12 @@ def _work(pipe: Connection, memory: Any, share: _Assignment) -> None:  # noqa: A
     except Exception as error:
         known = isinstance(error, DingLiteError)
         what = str(error) if known else f"{share} raised {type(error).__name__}: {error}"
-        with suppress(ConnectionError):
-            shown = what.replace("\n", " ") + "\n" + traceback.format_exc()
+        shown = what.replace("\n", " ") + "\n" + traceback.format_exc()
+        try:
             pipe.send_bytes(_FAILED + shown.encode(errors="backslashreplace"))
-        raise
+        except ConnectionError:
+            raise error from None  # nothing else would show it
+        sys.exit(1)  # the parent process raises it, with this traceback
     finally:
         pipe.close()
 
