@@ -127,6 +127,8 @@ def _run(module: nn.Module, inputs: Sequence[Any], *, spec: EnvSpec, name: str) 
         hint = ""
         if spec.obs_dtype is np.uint8:
             hint = " Observations are bytes here: begin `forward` with `obs / 255`, for example."
+        if len(inputs) == 1 and "missing 1 required positional argument" in reason:
+            hint = " For memory, give the module a `state_size`, and take A2C, PPO, IMPALA or R2D2."
         raise ConfigError(
             f"`{name}` ({type(module).__name__}) does not take what {spec.env_id} gives, {given}: "
             f"{type(error).__name__}: {reason}.{hint}"

@@ -42,6 +42,15 @@ def test_the_outputs_of_autocast_are_refused_with_what_to_return():
         run(Autocast(4, 3), (3,))
 
 
+def test_a_module_that_needs_a_state_is_refused_with_the_policies_that_give_one():
+    class Recurrent(nn.Linear):
+        def forward(self, obs, state):
+            return super().forward(obs), state
+
+    with pytest.raises(ConfigError, match=r"argument: 'state'\. For memory, .*`state_size`"):
+        run(Recurrent(4, 3), (3,))
+
+
 def test_a_check_changes_nothing():
     module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout())
     state = torch.get_rng_state()
