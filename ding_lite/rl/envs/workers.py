@@ -306,12 +306,11 @@ def _work(pipe: Connection, memory: Any, share: _Assignment) -> None:  # noqa: A
     except Exception as error:
         known = isinstance(error, DingLiteError)
         what = str(error) if known else f"{share} raised {type(error).__name__}: {error}"
-        shown = what.replace("\n", " ") + "\n" + traceback.format_exc()
-        try:
+        with suppress(ConnectionError):
+            shown = what.replace("\n", " ") + "\n" + traceback.format_exc()
             pipe.send_bytes(_FAILED + shown.encode(errors="backslashreplace"))
-        except ConnectionError:
-            raise error from None  # nothing else would show it
-        sys.exit(1)  # the parent process raises it, with this traceback
+            sys.exit(1)  # the parent process raises it, with this traceback
+        raise
     finally:
         pipe.close()
 
