@@ -43,12 +43,16 @@ def test_the_outputs_of_autocast_are_refused_with_what_to_return():
 
 
 def test_a_module_that_needs_a_state_is_refused_with_the_policies_that_give_one():
-    class Recurrent(nn.Linear):
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = nn.GRUCell(4, 3)
+
         def forward(self, obs, state):
-            return super().forward(obs), state
+            return self.cell(obs, state)
 
     with pytest.raises(ConfigError, match=r"argument: 'state'\. For memory, .*`state_size`"):
-        run(Recurrent(4, 3), (3,))
+        run(Recurrent(), (3,))
 
 
 def test_a_check_changes_nothing():
