@@ -352,6 +352,8 @@ def _format(hint: Any) -> str:
         return " or ".join(_format(o) if o is not types.NoneType else "None" for o in options)
     if hint == tuple[int, ...]:
         return "`tuple[int, ...]`, such as `64,` or `64,64`,"
+    if hint is bool:
+        return "`bool` (true or false)"
     return f"`{hint.__name__ if isinstance(hint, type) else hint}`"
 
 

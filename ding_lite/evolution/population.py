@@ -24,6 +24,7 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 from ding_lite.rl.weights.flat_module import MakeModule, copied
 from ding_lite.rl.weights.optimizers import MakeOptimizer, unused_settings
+from ding_lite.rl.wrong_calls import takes
 from ding_lite.settings import as_config, check_all, whole
 
 _COPIES_THAT_LEARN = 4
@@ -107,7 +108,8 @@ class Population:
         """Make agents that differ in their initial weights and searched hyper-parameters.
 
         Args:
-            policy: The kind of policy, such as `DQN`.
+            policy: The kind of policy, such as `DQN`, or a function of the spec, and a config if it
+                takes one, that makes a policy.
             spec: The spec of the environments, `envs.spec`.
             search: The hyper-parameters to search, with their bounds; none by default.
             size: The number of agents. More agents search more settings at a time, at proportional
@@ -148,7 +150,7 @@ class Population:
             learn_every = drawn.pop(LEARN_EVERY, None)
             own = dataclasses.replace(base, **drawn, seed=own_seed)
             return make_agent(
-                policy(spec, own, **_copied(parts)),
+                _make_policy(policy, spec, own, parts, searched=(*drawn, "seed")),
                 place=place,
                 searched=tuple(search.parameters),
                 learn_every=None if learn_every is None else int(learn_every),
@@ -370,9 +372,31 @@ def _copied(parts: Mapping[str, object]) -> dict[str, Any]:
     return {n: copied(p) if isinstance(p, nn.Module) else p for n, p in parts.items()}
 
 
+def _make_policy(
+    policy: Callable[..., Policy],
+    spec: EnvSpec,
+    config: Any,  # noqa: ANN401 - a dataclass of the policy's own
+    parts: Mapping[str, object],
+    *,
+    searched: Sequence[str],
+) -> Policy:
+    """Make the policy of an agent with its own settings, also if a function does not use them."""
+    given = (spec, config) if takes(policy, spec, config, **parts) else (spec,)
+    made = policy(*given, **_copied(parts))
+    if all(getattr(made.config, name) == getattr(config, name) for name in searched):
+        return made
+    return made_like(made, config)
+
+
 def _base_config(
     policy: Callable[..., Policy], spec: EnvSpec, config: object, parts: Mapping[str, object]
 ) -> Any:  # noqa: ANN401 - a dataclass of the policy's own
     """Return the settings that all agents share, of the policy's own class."""
+    if not takes(policy, spec, **parts) and takes(policy, spec, config, **parts):
+        raise ConfigError(
+            f"`{getattr(policy, '__name__', 'policy')}` is first called with the spec alone, for "
+            f"the defaults of its settings, and needs a second argument. Give that a default: "
+            f"def make(spec, config=DQNConfig())."
+        )
     own = as_dataclass(policy(spec, **_copied(parts)).config)
     return own if config is None else own_config(config, type(own))

@@ -40,6 +40,7 @@ from ding_lite.rl.torch_policies.r2d2 import R2D2, R2D2Config
 from ding_lite.rl.torch_policies.rollout_policy import TorchRolloutPolicy
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 from ding_lite.rl.torch_random import TorchRandom
+from ding_lite.rl.wrong_calls import takes
 
 RECIPES: dict[str, Recipe] = {
     "dqn": Recipe(DQN, DQNConfig, OffPolicyConfig, DQN_PRESETS, sizes_for_images),
@@ -76,7 +77,7 @@ def find_recipe(policy: object, spec: Callable[[], EnvSpec]) -> Recipe:
     own: Any = policy
     for base in own.__mro__ if isinstance(own, type) else ():
         for recipe in RECIPES.values():
-            if recipe.policy is base and (base is own or _takes(own, "spec", "config")):
+            if recipe.policy is base and (base is own or takes(own, "spec", "config")):
                 return dataclasses.replace(recipe, policy=own)
     if isinstance(policy, type) and issubclass(policy, TorchPolicy):
         config: type[SingleConfig] = OffPolicyConfig
@@ -139,7 +140,7 @@ def made_by(make: Callable[..., Any], spec: EnvSpec, seed: int = 0, **parts: obj
             f"`{'` and `'.join(parts)}` was given beside a function that makes the policy. "
             f"Give it within that function."
         )
-    more = {"seed": seed} if _takes(make, spec, seed=seed) else {}
+    more = {"seed": seed} if takes(make, spec, seed=seed) else {}
     try:
         inspect.signature(make).bind(spec, **more)
     except TypeError as error:
@@ -158,11 +159,3 @@ def made_by(make: Callable[..., Any], spec: EnvSpec, seed: int = 0, **parts: obj
     if seed and not more and isinstance(made, OpenPolicy) and not getattr(made.config, "seed", 0):
         made.reseed(seed)
     return made
-
-
-def _takes(make: Callable[..., Any], *args: object, **named: object) -> bool:
-    try:
-        inspect.signature(make).bind(*args, **named)
-    except (TypeError, ValueError):  # ValueError: some functions in C have no signature
-        return False
-    return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
@@ -13,6 +13,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from ding_lite.errors import ConfigError, ShapeError, kind_of
 from ding_lite.rl.batch import Array, FloatArray, NumpyArray, to_numpy
 from ding_lite.rl.packing import ArrayT, Leaf, LeafSpace, ObsSpace, Packing, Tree
+from ding_lite.rl.wrong_calls import Elsewhere
 
 _NO_BOUND = 1e30
 """Larger bounds count as none: actions scaled to them would overflow float32."""
@@ -56,6 +57,9 @@ class EnvSpec:
     """Whether `info["action_mask"]` of the environment says which actions are legal."""
     maker: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
     """Makes such environments, for `make_envs`; None where `env_id` is enough."""
+
+    if not TYPE_CHECKING:
+        single_observation_space, single_action_space = Elsewhere(), Elsewhere()
 
     @cached_property
     def packing(self) -> Packing | None:

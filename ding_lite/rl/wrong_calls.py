@@ -14,6 +14,10 @@ _ACT = "`policy.act(obs, explore=False)` returns the best actions for observatio
 _RUN = (
     "A whole run is `ding_lite.train(...)`, or a Task with `mw.collect`, `mw.add_to` and `mw.train`"
 )
+_SPACES = (
+    "The sizes of a network are `envs.spec.obs_shape`, and `envs.spec.num_actions` or, for a Box, "
+    "`envs.spec.action_shape`; the spaces are `envs.spec.obs_space` and `envs.spec.action_space`"
+)
 _MODULE = "`policy.module` is the network, a plain nn.Module for inference"
 ELSEWHERE = {
     **dict.fromkeys(("predict", "select_action", "get_action", "choose_action"), _ACT),
@@ -25,8 +29,9 @@ ELSEWHERE = {
     **dict.fromkeys(("forward", "parameters", "named_parameters", "train", "eval"), _MODULE),
     "to": 'The device is an argument: `DQN(spec, device="cuda")`',
     "update": f"`policy.learn(batch)` does one update. {_RUN}",
+    **dict.fromkeys(("single_observation_space", "single_action_space"), _SPACES),
 }
-"""The advice for methods that policies and modules have in other packages, by name."""
+"""The advice for what policies, modules and environments have in other packages, by name."""
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _ADVICE = {"act": _ACT, "learn": f"It does one update of a batch. {_RUN}"}
@@ -105,3 +110,12 @@ def _example(name: str, signature: inspect.Signature) -> str:
         if each.kind is each.KEYWORD_ONLY and each.default is each.empty
     ]
     return f"{name}({', '.join(['envs.spec', *needed])})"
+
+
+def takes(fn: Callable[..., object], *args: object, **named: object) -> bool:
+    """Return whether a function can be called with these arguments, as its signature says."""
+    try:
+        inspect.signature(fn).bind(*args, **named)
+    except (TypeError, ValueError):  # ValueError: some functions in C have no signature
+        return False
+    return True

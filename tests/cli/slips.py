@@ -162,7 +162,7 @@ NAMES = [
     ),
     *((f"{TRAIN} --set {word}=1", "") for word in ("<EMPTY>", "<NUL>", "l.r", "__init__")),
     *(
-        (f"{TRAIN} --set {word}", "expected is the name of a setting, `=` and its value: lr=3e-4")
+        (f"{TRAIN} --set {word}", "expected is a name, `=` and a value, such as lr=3e-4")
         for word in ("lr", "=1", "lr=", "<EMPTY>")
     ),
     (f"{TRAIN} --set seed=3", '"seed" is an option and no setting'),

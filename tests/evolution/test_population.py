@@ -89,6 +89,32 @@ def test_settings_common_to_all_may_be_a_dict(spec: EnvSpec) -> None:
         Population.of(DQN, spec, size=2, config=3)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda spec: DQN(spec, SMALL),
+        lambda spec, config=SMALL: DQN(spec, config),
+        lambda spec, config=None: DQN(spec, SMALL),
+    ],
+    ids=["without a config", "with a config", "with a config that it does not use"],
+)
+def test_each_agent_of_a_function_has_its_own_settings_and_weights(
+    spec: EnvSpec, make: Any
+) -> None:
+    search = Search(lr=log_uniform(1e-4, 1e-2))
+    population = Population.of(make, spec, search, size=3)
+    assert [agent.config for agent in population] == [
+        agent.config for agent in Population.of(DQN, spec, search, size=3, config=SMALL)
+    ]
+    assert len({agent.config.lr for agent in population}) == 3
+    assert not states_equal(population[0].policy.weights(), population[1].policy.weights())
+
+
+def test_a_function_that_needs_a_config_is_refused(spec: EnvSpec) -> None:
+    with pytest.raises(ConfigError, match=r"Give that a default: def make\(spec, config=DQNCon"):
+        Population.of(lambda spec, config: DQN(spec, config), spec, config=SMALL)
+
+
 def test_an_unknown_setting_is_refused_when_the_population_is_made(spec: EnvSpec) -> None:
     with pytest.raises(ConfigError, match='Unknown key "actor_lr"'):
         Population.of(DQN, spec, Search(actor_lr=log_uniform(1e-4, 1e-2)))

@@ -84,13 +84,14 @@ def test_a_wrapper_that_cannot_be_sent_is_refused():
         make_envs("probe/Counter-v0", 2, mode="async", wrappers=[locked])
 
 
-def test_an_error_of_an_environment_is_raised_and_ends_all_processes():
+def test_an_error_of_an_environment_is_raised_once_and_ends_all_processes(capfd):
     envs = make_envs("probe/Weak-v0", 4, mode="async")
     envs.step(np.zeros(4, dtype=np.int64))
     pids = pids_of(envs)
     with pytest.raises(EnvError, match=r"Environment 2 .* ArithmeticError .*the sum") as caught:
         envs.step(np.array([0, 0, 1, 0]))
     assert "in play\n" in caught.value.__notes__[0]
+    assert capfd.readouterr().err == ""
     wait_until_gone(*pids)
     with pytest.raises(EnvError, match="are closed"):
         envs.step(np.zeros(4, dtype=np.int64))

@@ -214,6 +214,7 @@ def test_steps_are_as_many_as_updates_need() -> None:
         ({"n_envs": 1}, '"num_envs" is an option and no setting: --num-envs on the command line'),
         ({"num_envs": 1}, "--num-envs on the command line, train(..., num_envs=...) in Python"),
         ({"lr": "fast"}, "`lr` is 'fast'; `float` was expected"),
+        ({"double": "no"}, "`double` is 'no'; `bool` (true or false) was expected"),
         ({"hidden": "32"}, "is '32'; `tuple[int, ...]`, such as `64,` or `64,64`, was expected"),
         ({"capacity": 0}, "`capacity` is 0; it must be a whole number from 1 on"),
     ],

@@ -63,6 +63,12 @@ def test_a_run_goes_on_with_the_environment_that_it_was_begun_with(registering: 
         ding_lite.train("dqn", "line/Pole-v0", env_args={"max_episode_steps": 9}, **quick)
 
 
+def test_the_description_of_another_policys_run_is_refused_by_name(registering: str) -> None:
+    file = begin(registering)
+    with pytest.raises(ConfigError, match=r"config\.json is of a run of `dqn`, which has other"):
+        make_plan("ppo", "line/Pole-v0", {}, Choices(config=file))
+
+
 def test_a_run_is_repeated_by_its_description_with_its_environment(registering: str) -> None:
     file = begin(registering)
     about = make_plan("dqn", "line/Pole-v0", {}, Choices(config=file)).options.env_description

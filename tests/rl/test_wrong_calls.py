@@ -24,6 +24,7 @@ from ding_lite.rl import (
     SACConfig,
     TorchPolicy,
     TorchPolicyConfig,
+    make_envs,
 )
 
 VECTOR = Box(-1.0, 1.0, (4,))
@@ -73,6 +74,14 @@ def test_wrong_arguments_are_answered_with_what_to_write(make: Any, spec: EnvSpe
 def test_methods_of_other_packages_name_the_one_here(name: str, message: str) -> None:
     with pytest.raises(AttributeError, match=message):
         getattr(DQN(CHOICE), name)
+
+
+@pytest.mark.parametrize("name", ["single_observation_space", "single_action_space"])
+def test_the_spaces_of_a_vector_env_are_found_in_the_spec(name: str) -> None:
+    with make_envs("CartPole-v1", 1) as envs:
+        for where in (envs, envs.spec):
+            with pytest.raises(AttributeError, match=rf"has no `{name}`. .*spec\.obs_shape"):
+                getattr(where, name)
 
 
 @pytest.mark.parametrize(("make", "spec"), MAKERS)

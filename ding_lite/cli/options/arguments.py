@@ -192,7 +192,7 @@ def assignment(word: str) -> tuple[str, object]:
     name, equals, text = (part.strip() for part in word.partition("="))
     if not equals or not name.isidentifier() or not text:
         raise argparse.ArgumentTypeError(
-            f"found {show(word)}; expected is the name of a setting, `=` and its value: lr=3e-4."
+            f"found {show(word)}; expected is a name, `=` and a value, such as lr=3e-4."
         )
     value = _value(text)
     for one in value if isinstance(value, tuple) else (value,):

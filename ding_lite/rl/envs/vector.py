@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, get_args
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -42,6 +42,7 @@ from ding_lite.rl.envs.sources import MAX_HISTORY, NativeVector, Source
 from ding_lite.rl.reward_norm import RewardNorm
 from ding_lite.rl.seeding import rng_state, set_rng_state, spawn_seeds
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.wrong_calls import Elsewhere
 from ding_lite.settings import check_all, one_of, positive, whole
 
 logger = logging.getLogger(__name__)
@@ -73,6 +74,9 @@ class Envs:
         >>> step.next_obs.shape, step.terminated.tolist(), envs.mode
         ((2, 4), [False, False], 'sync')
     """
+
+    if not TYPE_CHECKING:
+        single_observation_space, single_action_space = Elsewhere(), Elsewhere()
 
     def __init__(  # noqa: PLR0913 - all by name, from `make_envs`
         self,

@@ -309,6 +309,7 @@ def _work(pipe: Connection, memory: Any, share: _Assignment) -> None:  # noqa: A
         with suppress(ConnectionError):
             shown = what.replace("\n", " ") + "\n" + traceback.format_exc()
             pipe.send_bytes(_FAILED + shown.encode(errors="backslashreplace"))
+            sys.exit(1)  # the parent process raises it, with this traceback
         raise
     finally:
         pipe.close()

@@ -589,7 +589,7 @@ def check_no_description(config: object) -> None:
     if found:
         raise ConfigError(
             f"{' and '.join(found.values())}, which describes the network of this package, and a "
-            f"network was given. Leave {' and '.join(found)} out, and give a module that is so; "
+            f"network was given. Leave {' and '.join(found)} out, and build the module so; "
             f"one with a `state_size` has memory."
         )
 

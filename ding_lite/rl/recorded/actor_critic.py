@@ -34,6 +34,10 @@ _HINT = (
     "Leave sampling to the policy: it draws actions of action parameters, such as logits, and "
     "computes log-probabilities and entropies."
 )
+_BOX_HINT = (
+    "Return means, and the policy learns the standard deviations; or means and their logarithms in "
+    "one tensor, `torch.cat((mean, log_std), dim=-1)`. The policy draws the actions."
+)
 
 Parts: TypeAlias = Mapping[str, MakeModule | None]
 
@@ -204,6 +208,7 @@ def make_own_actor_critic(
         [(num_means,), (2 * num_means,)] if num_means else [(num_outputs,)]
     )
     values: list[tuple[int, ...]] = [(), (1,)]
+    hint = _BOX_HINT if num_means else _HINT
     if "network" in made:
         inputs: list[Any] = [obs]
         expected: list[Any] = [params, values]
@@ -212,10 +217,10 @@ def make_own_actor_critic(
             inputs.append(torch.zeros((count, own.state_size), device=device))
             expected.append([(own.state_size,)])
         outputs, *_ = check_outputs(
-            made["network"], inputs, expected, spec=spec, num_states=len(inputs) - 1, hint=_HINT
+            made["network"], inputs, expected, spec=spec, num_states=len(inputs) - 1, hint=hint
         )
     else:
-        how: Any = {"spec": spec, "name": "actor", "hint": _HINT}
+        how: Any = {"spec": spec, "name": "actor", "hint": hint}
         (outputs,) = check_outputs(made["actor"], [obs], [params], **how)
         check_outputs(made["critic"], [obs], [values], spec=spec, name="critic")
     if not (num_means or outputs.is_meta):

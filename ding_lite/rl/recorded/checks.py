@@ -127,6 +127,8 @@ def _run(module: nn.Module, inputs: Sequence[Any], *, spec: EnvSpec, name: str) 
         hint = ""
         if spec.obs_dtype is np.uint8:
             hint = " Observations are bytes here: begin `forward` with `obs / 255`, for example."
+        if len(inputs) == 1 and "missing 1 required positional argument" in reason:
+            hint = " For memory, give the module a `state_size`, and take A2C, PPO, IMPALA or R2D2."
         raise ConfigError(
             f"`{name}` ({type(module).__name__}) does not take what {spec.env_id} gives, {given}: "
             f"{type(error).__name__}: {reason}.{hint}"
@@ -156,6 +158,9 @@ def wrong_outputs(
     when: str = "",
     hint: str = "",
 ) -> ShapeError:
+    tensors = [leaf for _, leaf in leaves(list(outputs)) if isinstance(leaf, Tensor)]
+    if any(tensor.is_floating_point() and tensor.dtype != torch.float32 for tensor in tensors):
+        hint = "Let `forward` return float32, with `.float()`, also when it uses `torch.autocast`."
     return ShapeError(
         f"`{name}` ({type(module).__name__}) returned {', '.join(map(_describe, outputs))} for "
         f"{_NUM_SAMPLES} observations of {spec.env_id}{when and ' '}{when}; {expectation} was "

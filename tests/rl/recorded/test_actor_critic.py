@@ -200,6 +200,17 @@ class Drawing(nn.Module):
         return action, drawn.log_prob(action), drawn.entropy()
 
 
+class MeanAndLogStd(nn.Linear):
+    def forward(self, state):
+        mean = super().forward(state)
+        return (mean, torch.zeros_like(mean)), mean[:, 0]
+
+
+def test_means_and_log_stds_apart_are_refused_with_the_form_that_is_accepted():
+    with pytest.raises(ShapeError, match=r"`torch\.cat\(\(mean, log_std\), dim=-1\)`"):
+        PPO(PENDULUM, network=MeanAndLogStd(3, 1))
+
+
 def test_probabilities_in_place_of_logits_are_warned_of(caplog):
     PPO(CARTPOLE, actor=nn.Linear(4, 2), critic=nn.Linear(4, 1))
     assert not caplog.messages

@@ -32,6 +32,29 @@ def test_outputs_of_the_expected_shapes_pass():
     run(Several(4, 3), (2,), ())
 
 
+def test_the_outputs_of_autocast_are_refused_with_what_to_return():
+    class Autocast(nn.Linear):
+        def forward(self, obs):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return super().forward(obs)
+
+    with pytest.raises(ShapeError, match=r"returned bfloat16 \(2, 3\) .* with `\.float\(\)`"):
+        run(Autocast(4, 3), (3,))
+
+
+def test_a_module_that_needs_a_state_is_refused_with_the_policies_that_give_one():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = nn.GRUCell(4, 3)
+
+        def forward(self, obs, state):
+            return self.cell(obs, state)
+
+    with pytest.raises(ConfigError, match=r"argument: 'state'\. For memory, .*`state_size`"):
+        run(Recurrent(), (3,))
+
+
 def test_a_check_changes_nothing():
     module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout())
     state = torch.get_rng_state()
