@@ -187,6 +187,17 @@ def test_a_run_of_a_policy_and_an_evolution_are_not_repeated_as_each_other(begun
             plan(then, choices)
 
 
+def test_a_run_of_another_environment_or_policy_gives_its_settings_alone() -> None:
+    file = Path("here/config.json")
+    begun = make_plan("dqn", "CartPole-v1", {"lr": 0.5}, Choices(out=file.parent))
+    with Run("dqn", begun.options, config=begun.described):
+        pass
+    plan = make_plan("dqn", "Acrobot-v1", {}, Choices(config=file))
+    assert (plan.policy_config.lr, plan.options.target) == (0.5, -100.0)
+    with pytest.raises(ConfigError, match="is of a run of `dqn`, which has other settings than"):
+        make_plan("ppo", "CartPole-v1", {}, Choices(config=file))
+
+
 def test_a_toml_file_may_have_a_byte_order_mark_and_is_a_regular_file() -> None:
     Path("mine.toml").write_text("lr = 0.5\n", encoding="utf-8-sig")
     assert read_config(Path("mine.toml")).settings == {"lr": 0.5}
