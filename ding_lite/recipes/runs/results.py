@@ -240,9 +240,10 @@ def read_result(directory: Path) -> Result:
 
 
 def _no_run(name: str) -> str:
+    damaged = f" Its {CONFIG} is damaged." if (Path(name) / CONFIG).exists() else ""
     known = [str(run) for run in runs_in(Path("runs")) if run.is_dir()]
     listed = f" Runs here are: {', '.join(known[:8])}." if known else ""
     return (
         f"There is no run in {named(name)}: a directory with a {CONFIG} or a {METRICS} was "
-        f"expected, as training programs leave it.{did_you_mean(name, known)}{listed}"
+        f"expected, as training programs leave it.{damaged}{did_you_mean(name, known)}{listed}"
     )

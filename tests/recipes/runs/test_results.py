@@ -239,5 +239,5 @@ def test_a_pipe_in_place_of_a_file_does_not_hang_the_reader(name: str) -> None:
 def test_settings_that_no_run_writes_are_refused(described: bytes) -> None:
     leave("runs/1")
     Path("runs/1/config.json").write_bytes(described)
-    with pytest.raises(ConfigError, match="There is no run in runs/1"):
+    with pytest.raises(ConfigError, match=r"Its config\.json is damaged"):
         find_results(["runs/1"])
