@@ -168,7 +168,8 @@ class Parser(argparse.ArgumentParser):
     def refuse(self, word: str) -> NoReturn:
         known = re.findall(r"--([a-z-]+)", self.format_help())
         if not word.startswith("-"):
-            hint = " What is meant for the program comes after `--`." if "run" in self.prog else ""
+            passes = self.prog == "ding-lite run"
+            hint = " What is meant for the program comes after `--`." if passes else ""
             if "=" in word and "set" in known:
                 hint = f" Each setting has a `--set` of its own: `--set {word}`."
             self.error(f"found {arguments.show(word)}, where nothing more was expected.{hint}")

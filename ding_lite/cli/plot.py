@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ding_lite.cli.exit_codes import DONE
 from ding_lite.cli.tables import print_table
 from ding_lite.errors import ConfigError, did_you_mean
-from ding_lite.io.files import why
+from ding_lite.io.files import named, why
 from ding_lite.log import configure
 from ding_lite.middleware.report.log import as_text
 from ding_lite.middleware.report.style import (
@@ -140,7 +140,7 @@ def _print_results(groups: Sequence[RunGroup], metric: str) -> None:
 def _row(run: Result, metric: str) -> tuple[str, ...]:
     last, (_, y) = run.rows[-1], run.points(metric)
     return (
-        str(run.directory),
+        named(run.directory),
         "" if run.seed is None else str(run.seed),
         as_text(run.env_steps or 0),
         as_text(last["episodes"]) if last.get("episodes") is not None else "",

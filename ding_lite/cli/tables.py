@@ -1,4 +1,4 @@
-"""Tables of padded columns, cut to the width of the terminal."""
+"""Tables of padded columns."""
 
 from __future__ import annotations
 
@@ -11,27 +11,42 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _PLAIN_WIDTH = 100_000
+_LEAST = 30
+"""The least width in which a column of sentences is readable."""
 
 
 def print_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, bold: Sequence[bool] = ()
 ) -> None:
-    """Print rows under their headings; on a terminal the last columns may take several lines."""
+    """Print rows under their headings; on a terminal the last cell of a row may take several lines.
+
+    If the terminal has no room for that, it breaks the lines itself, as those of any program.
+    """
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in headings:
-        table.add_column(heading, no_wrap=heading == headings[0], overflow="fold")
+        table.add_column(heading, no_wrap=heading != headings[-1], overflow="fold")
     for index, row in enumerate(rows):
         # As `Text`, because brackets in a value must not be read as markup.
         style = "bold" if index < len(bold) and bold[index] else ""
         table.add_row(*(Text(cell, style) for cell in row))
-    if sys.stdout.isatty():
+    if sys.stdout.isatty() and _fits(table, max(cell_len(c[-1]) for c in (headings, *rows))):
         Console().print(table)
     else:
         print("\n".join(plain_lines(table)))
+
+
+def _fits(table: Table, longest: int) -> bool:
+    """Return whether the terminal has room for all columns but the last, and enough for that."""
+    from rich.console import Console
+
+    console = Console()
+    widest = console.measure(table, options=console.options.update(width=_PLAIN_WIDTH)).maximum
+    return console.width - (widest - longest) >= min(longest, _LEAST)
 
 
 def plain_lines(table: Table, width: int = _PLAIN_WIDTH) -> list[str]:

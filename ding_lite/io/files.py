@@ -80,6 +80,16 @@ def max_files() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
+def named(path: str | os.PathLike[str]) -> str:
+    """Name a path in a message; one that ends in dots is made absolute, since dots name nothing.
+
+    Example:
+        >>> named("runs/1"), named("/tmp/.")
+        ('runs/1', '/tmp')
+    """
+    return str(Path(path) if Path(path).name.strip(".") else Path(path).resolve())
+
+
 @contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     """Add the name of the file to an OSError, since errors of writes lack it."""
@@ -106,7 +116,9 @@ def replacing(path: Path) -> Iterator[Path]:
         with naming(path):
             yield unfinished
             unfinished.replace(path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.filename == str(unfinished):
+            error.filename = str(path)
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
         raise

@@ -236,10 +236,11 @@ def make_plan(
     _check_names(name, settings, known)
 
     preset: Mapping[str, Any] = recipe.presets.get(maker.name, {})
-    begun_with, in_file = choices.begun.settings, choices.in_file.values
+    begun_with, in_file = choices.begun.settings, choices.in_file.values_for(maker)
     of_file = {k: v for k, v in in_file.items() if k not in OF_FILES}
     if not of_file.keys() <= set(known):
-        _check_kind(choices.in_file, evolves=evolves, policy=name)
+        _check_kind(choices.in_file, evolves=evolves)
+        _check_policy(choices.in_file, name)
     _check_names(name, of_file, known)
     has_preset = bool(preset or begun_with)
     sizes = {} if has_preset or recipe.sizes is None else recipe.sizes(maker.spec())
@@ -304,19 +305,24 @@ def make_plan(
     )
 
 
-def _check_kind(saved: SavedOptions, *, evolves: bool, policy: str = "") -> None:
-    """Refuse the description of a run of a policy for an evolution, or of another policy."""
-    if not saved.described:
-        return
-    this, other = ("evolve", "train") if evolves else ("train", "evolve")
-    if (saved.searched is not None) == evolves:
-        this, other = policy, str(saved.described.get("example", "")).removeprefix("evolve-")
-        if not policy or other in ("", policy):
-            return
-    raise ConfigError(
-        f"{saved.place} is of a run of `{other}`, which has other settings than `{this}`. Use "
-        f"it with `{other}`, or write what both have into a TOML file."
-    )
+def _check_kind(saved: SavedOptions, *, evolves: bool) -> None:
+    """Refuse the description of a run of a policy for an evolution, and the reverse."""
+    if saved.described and (saved.searched is not None) != evolves:
+        this, other = ("evolve", "train") if evolves else ("train", "evolve")
+        raise ConfigError(
+            f"{saved.place} is of a run of `{other}`, which has other settings than `{this}`. Use "
+            f"it with `{other}`, or write what both have into a TOML file."
+        )
+
+
+def _check_policy(saved: SavedOptions, name: str) -> None:
+    """Refuse the description of a run of another policy, as that has other settings."""
+    other = str(saved.described.get("example") or name).removeprefix("evolve-")
+    if other != name:
+        raise ConfigError(
+            f"{saved.place} is of a run of `{other}`, which has other settings than `{name}`. "
+            f"Write the settings that both have into a TOML file."
+        )
 
 
 def _function(place_and_name: str) -> Any:  # noqa: ANN401 - `mw.report` checks it

@@ -74,10 +74,14 @@ class SavedOptions:
         of_files = {key: self.options[key] for key in OF_FILES if key in self.options}
         return {**of_files, **self.settings}
 
+    def values_for(self, env: EnvMaker) -> dict[str, Any]:
+        """Return the values without the target of another environment."""
+        return {k: v for k, v in self.values.items() if k != "target" or self._is_of(env)}
+
     def complete(self, env: EnvMaker) -> EnvMaker:
         """Return the maker with missing arguments, wrappers and imports taken from here."""
         about = self.options
-        if short_name(about.get("env") or env.env) != short_name(env.env):
+        if not self._is_of(env):
             return env
         if about.get("env_args", {}) is None and not env.args:
             raise ConfigError(
@@ -107,6 +111,9 @@ class SavedOptions:
             wrappers=env.wrappers or [undescribed(one) for one in code.get("wrappers", ())],
             imports=env.imports or [find_again(str(one)) for one in about.get("imports") or ()],
         )
+
+    def _is_of(self, env: EnvMaker) -> bool:
+        return short_name(self.options.get("env") or env.env) == short_name(env.env)
 
     @property
     def search(self) -> Search | None:

@@ -135,7 +135,8 @@ BROKEN_RUNS = [
     ("plot empty", "There is no run in empty"),
     ("report empty", "There is no run in empty"),
     ("runs empty", "There is no run in empty"),
-    ("watch empty", "There is no checkpoint in empty/checkpoint"),
+    ("watch empty", "There is no run or checkpoint in empty. `ding-lite runs` lists"),
+    ("watch .", "There is no checkpoint in /"),
     ("watch nowhere", "no run or checkpoint in nowhere. `ding-lite runs` lists"),
 ]
 
@@ -241,6 +242,7 @@ COMBINATIONS = [
     (f"{TRAIN} --total-timesteps 9", "'--total-timesteps'. Did you mean \"--max-env-steps\"?"),
     (f"{RUN} --nodes", "argument --nodes: expected one argument."),
     (f"{RUN} c", "found 'c', where nothing more was expected. What is meant for the program"),
+    ("runs a b", "found 'b', where nothing more was expected.\nFor example: "),
     ("top a b", "ding-lite top: found 'b', where nothing more was expected."),
     ("train dqn", "the following arguments are required: ENV"),
     ("train dqn CartPole-v1 extra", "found 'extra', where nothing more was expected"),

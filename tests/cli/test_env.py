@@ -109,10 +109,25 @@ def test_a_launcher_that_is_contradicted_is_explained_below_the_table(
 
 
 def test_a_terminal_gets_a_table_as_wide_as_it_is(tmp_path: Path) -> None:
+    text = shown_on_a_terminal(tmp_path, columns=80)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) > len(NAMES) + 1  # some meanings need two lines
+    assert [word for word in text.split() if word.startswith("DING_LITE_")] == NAMES
+    assert any(line.split()[1:3] == ["[bold]", "environment"] for line in lines)
+
+
+def test_a_terminal_too_narrow_for_the_table_gets_whole_words(tmp_path: Path) -> None:
+    lines = shown_on_a_terminal(tmp_path, columns=40).splitlines()
+    assert [line.split()[0] for line in lines] == ["name", *NAMES]
+    assert lines[0].split() == ["name", "value", "source", "meaning"]
+
+
+def shown_on_a_terminal(folder: Path, *, columns: int) -> str:
     ours, theirs = pty.openpty()
-    wide = environment(COLUMNS="80", TERM="xterm", DING_LITE_LABELS="[bold]")
+    given = environment(COLUMNS=str(columns), TERM="xterm", DING_LITE_LABELS="[bold]")
     with subprocess.Popen(
-        [sys.executable, *MODULE, "env"], cwd=tmp_path, env=wide, stdout=theirs, stderr=theirs
+        [sys.executable, *MODULE, "env"], cwd=folder, env=given, stdout=theirs, stderr=theirs
     ) as process:
         os.close(theirs)
         shown = b""
@@ -124,12 +139,8 @@ def test_a_terminal_gets_a_table_as_wide_as_it_is(tmp_path: Path) -> None:
         finally:
             os.close(ours)
     text = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode())
-    lines = text.splitlines()
     assert process.returncode == 0, text
-    assert max(map(len, lines)) <= 80
-    assert len(lines) > len(NAMES) + 1  # some meanings need two lines
-    assert [word for word in text.split() if word.startswith("DING_LITE_")] == NAMES
-    assert any(line.split()[1:3] == ["[bold]", "environment"] for line in lines)
+    return text
 
 
 def test_only_our_variables_that_are_not_empty_count_as_set() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -41,6 +42,13 @@ def test_a_run_becomes_onnx(capsys: pytest.CaptureFixture[str]) -> None:
     session = onnxruntime.InferenceSession("policy.onnx")
     (values,) = session.run(None, {"obs": OBS})
     np.testing.assert_array_equal(values.argmax(1), load_policy("run").act(OBS, explore=False))
+
+
+def test_the_folder_of_the_file_is_made(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "run", "--out", "new/deep/policy.pt2"]) == 0
+    assert Path("new/deep/policy.pt2").is_file()
+    assert main(["export", "run", "--out", "run/best/manifest.json/policy.pt2"]) == 2
+    assert "run/best/manifest.json cannot be made" in capsys.readouterr().err
 
 
 class Clocked(gym.Env[Any, Any]):

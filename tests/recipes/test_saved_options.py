@@ -63,12 +63,6 @@ def test_a_run_goes_on_with_the_environment_that_it_was_begun_with(registering: 
         ding_lite.train("dqn", "line/Pole-v0", env_args={"max_episode_steps": 9}, **quick)
 
 
-def test_the_description_of_another_policys_run_is_refused_by_name(registering: str) -> None:
-    file = begin(registering)
-    with pytest.raises(ConfigError, match=r"config\.json is of a run of `dqn`, which has other"):
-        make_plan("ppo", "line/Pole-v0", {}, Choices(config=file))
-
-
 def test_a_run_is_repeated_by_its_description_with_its_environment(registering: str) -> None:
     file = begin(registering)
     about = make_plan("dqn", "line/Pole-v0", {}, Choices(config=file)).options.env_description
@@ -191,6 +185,17 @@ def test_a_run_of_a_policy_and_an_evolution_are_not_repeated_as_each_other(begun
     for choices in (Choices(config=out / "config.json"), Choices(out=out, resume=True)):
         with pytest.raises(ConfigError, match=f"of a run of `{begun}`, which .* than `{then}`"):
             plan(then, choices)
+
+
+def test_a_run_of_another_environment_or_policy_gives_its_settings_alone() -> None:
+    file = Path("here/config.json")
+    begun = make_plan("dqn", "CartPole-v1", {"lr": 0.5}, Choices(out=file.parent))
+    with Run("dqn", begun.options, config=begun.described):
+        pass
+    plan = make_plan("dqn", "Acrobot-v1", {}, Choices(config=file))
+    assert (plan.policy_config.lr, plan.options.target) == (0.5, -100.0)
+    with pytest.raises(ConfigError, match="is of a run of `dqn`, which has other settings than"):
+        make_plan("ppo", "CartPole-v1", {}, Choices(config=file))
 
 
 def test_a_toml_file_may_have_a_byte_order_mark_and_is_a_regular_file() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ding_lite.cli.report.figures import NUM_COLORS, Line, chart, family, figure, tag
 from ding_lite.cli.report.records import Record, Stage, is_number, rates
+from ding_lite.io.files import named
 from ding_lite.middleware.report.log import as_text
 from ding_lite.middleware.report.throughput import STAGE_SECONDS
 from ding_lite.recipes.runs.results import Result, RunGroup, group_results, spread_of, title_of
@@ -146,7 +147,7 @@ def _summary(groups: Sequence[Group]) -> Element:
         _, y = run.points(run.metric)
         last, best = (as_text(float(y[-1])), as_text(run.best())) if len(y) else ("", "")
         env_steps, wall_s = as_text(run.env_steps or 0), f"{run.last['wall_s']:,.1f} s"
-        about = (str(run.directory), _formatted(run.seed), run.state)
+        about = (named(run.directory), _formatted(run.seed), run.state)
         rows.append((*about, env_steps, last, best, _verdict(run.verdict), wall_s))
     headings = ("run", "seed", "state", "env steps", "last", "best", "verdict", "time")
     return _section("Results", _table("What each run has reached", headings, rows))
@@ -199,7 +200,7 @@ def _others(groups: Sequence[Group]) -> Element | None:
 
 def _evaluations(groups: Sequence[Group]) -> Element | None:
     rows = [
-        (str(run.directory), as_text(float(env_step)), as_text(float(value)))
+        (named(run.directory), as_text(float(env_step)), as_text(float(value)))
         for run in _runs(groups)
         for env_step, value in list(zip(*run.points("eval_return"), strict=True))[
             -_MOST_EVALUATIONS:

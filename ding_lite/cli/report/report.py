@@ -20,6 +20,7 @@ from ding_lite.io.importing import look_here
 from ding_lite.log import configure
 from ding_lite.middleware.report.jsonl import file_path
 from ding_lite.middleware.report.log import as_text
+from ding_lite.recipes.runs.directory import make_directory
 from ding_lite.recipes.runs.loading import load_policy
 from ding_lite.recipes.runs.results import Result, find_results
 from ding_lite.recipes.runs.video import play_and_record
@@ -45,6 +46,7 @@ def report_runs(options: argparse.Namespace) -> int:
     results = find_results(options.runs)
     videos = {} if options.no_video else _videos(results, trust=options.trust)
     content = page(results, videos)
+    make_directory(path.parent)
     try:
         with replacing(path) as unfinished:
             unfinished.write_bytes(content)

@@ -14,7 +14,7 @@ from ding_lite.cli.options.arguments import SORTED_BY
 from ding_lite.cli.report.records import Record
 from ding_lite.cli.tables import print_table
 from ding_lite.errors import ConfigError
-from ding_lite.io.files import by_number
+from ding_lite.io.files import by_number, named
 from ding_lite.log import configure
 from ding_lite.middleware.report.log import as_text
 from ding_lite.recipes.runs.results import read_result, runs_in
@@ -36,7 +36,7 @@ def list_runs(options: argparse.Namespace) -> int:
     elif rows:
         print_table(SORTED_BY, [[_formatted(*cell) for cell in row.items()] for row in rows])
     else:
-        raise ConfigError(f"There is no run in {folder}. `ding-lite train` makes one.")
+        raise ConfigError(f"There is no run in {named(folder)}. `ding-lite train` makes one.")
     return DONE
 
 
@@ -44,7 +44,7 @@ def _row(run: Record) -> dict[str, Any]:
     _, y = run.points(run.metric)
     facts = run.facts
     values = (
-        str(run.directory),
+        named(run.directory),
         facts["program"],
         None if facts.get("env") is None else short_name(str(facts["env"])),
         run.seed,

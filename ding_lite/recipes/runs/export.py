@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_map
 
 from ding_lite.errors import ConfigError, MissingExtraError, pip_line
 from ding_lite.io.files import replacing
+from ding_lite.recipes.runs.directory import make_directory
 from ding_lite.rl.formulas.distributions import BoxUnits, num_outputs
 from ding_lite.rl.packing import Tree
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
@@ -95,6 +96,7 @@ def export_policy(
             torch.export.save(program, content)
         else:
             content.write(_as_onnx(program, [*_named(policy)]))
+    make_directory(path.parent)
     with replacing(path) as unfinished:
         unfinished.write_bytes(content.getbuffer())
     return path

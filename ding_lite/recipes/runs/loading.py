@@ -6,15 +6,16 @@ import os
 import textwrap
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.io.files import named
 from ding_lite.io.importing import find_again, find_member
 from ding_lite.io.signature import is_signed
 from ding_lite.middleware.checkpoints.description import described_policy, named_code
 from ding_lite.middleware.checkpoints.resume import fitting
 from ding_lite.recipes.recipe import Recipe
-from ding_lite.recipes.runs.directory import BEST, CHECKPOINT, has_best, has_checkpoint
+from ding_lite.recipes.runs.directory import BEST, CHECKPOINT, CONFIG, has_best, has_checkpoint
 from ding_lite.recipes.runs.results import runs_in
 from ding_lite.recipes.table import RECIPES, FunctionConfig, find_recipe
 from ding_lite.rl.checkpoint.save_load import MANIFEST, load_checkpoint
@@ -70,7 +71,7 @@ def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time
     """
     path = find_policy(directory, last=last)
     if not (path / MANIFEST).exists():
-        _refuse_other_folders(Path(directory))
+        _refuse_without_checkpoint(Path(os.path.expanduser(directory)))
     saved = load_checkpoint(path, only=_policy_among)
     name, about = described_policy(saved.meta)
     given = {"network": network, "actor": actor, "critic": critic, "optimizer": optimizer}
@@ -94,16 +95,21 @@ def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time
     return loaded
 
 
-def _refuse_other_folders(folder: Path) -> None:
-    if not folder.exists():
-        raise CheckpointError(
-            f"There is no run or checkpoint in {folder}. `ding-lite runs` lists the runs of runs/."
-        )
+def _refuse_without_checkpoint(folder: Path) -> NoReturn:
     if runs := [str(run) for run in runs_in(folder) if run != folder and has_checkpoint(run)]:
         raise CheckpointError(
-            f"There is no checkpoint in {folder}, which is a folder of runs. Give one of them: "
-            f"{', '.join(runs[:8])}{', ...' if len(runs) > 8 else '.'}"
+            f"There is no checkpoint in {named(folder)}, which is a folder of runs. Give one of "
+            f"them: {', '.join(runs[:8])}{', ...' if len(runs) > 8 else '.'}"
         )
+    if (folder / CONFIG).exists():
+        raise CheckpointError(
+            f"The run in {named(folder)} has not saved a checkpoint yet. Wait until it has, or go "
+            f"on with it by --resume."
+        )
+    raise CheckpointError(
+        f"There is no run or checkpoint in {named(folder)}. `ding-lite runs` lists the runs of "
+        f"runs/."
+    )
 
 
 def _saved_env(made_by: Mapping[str, Any], name: str) -> EnvMaker:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ding_lite.errors import ConfigError, did_you_mean
-from ding_lite.io.files import by_number
+from ding_lite.io.files import by_number, named
 from ding_lite.middleware.env_step_budget import spent
 from ding_lite.middleware.report.report import OPTIONS
 from ding_lite.recipes.runs.directory import CONFIG, METRICS, read_description, saved_description
@@ -110,7 +110,9 @@ def find_results(patterns: Iterable[str]) -> list[Result]:
     """Read runs, given by their directories, by folders that contain runs, or by patterns."""
     found: dict[Path, Result] = {}
     for pattern in patterns:
-        matched = list(map(Path, sorted(glob.glob(pattern), key=by_number))) or [Path(pattern)]
+        # A path that is there is itself, even if it has the brackets of a pattern.
+        names = [] if Path(pattern).exists() else sorted(glob.glob(pattern), key=by_number)
+        matched = list(map(Path, names)) or [Path(pattern)]
         inside = [run for path in matched for run in runs_in(path) if run == path or _is_ours(run)]
         results = [read_result(directory) for directory in inside]
         if not results:
@@ -216,7 +218,7 @@ def read_result(directory: Path) -> Result:
     """Read a run, or the rows of `mw.report(directory)`; raise ConfigError if it is damaged."""
     metrics = directory / METRICS
     description: dict[str, Any] | None
-    description = {"example": str(directory)}
+    description = {"example": named(directory)}
     if (directory / CONFIG).exists() or not metrics.is_file():
         description = saved_description(directory)
     elif (directory / OPTIONS).exists():
@@ -238,9 +240,10 @@ def read_result(directory: Path) -> Result:
 
 
 def _no_run(name: str) -> str:
+    damaged = f" Its {CONFIG} is damaged." if (Path(name) / CONFIG).exists() else ""
     known = [str(run) for run in runs_in(Path("runs")) if run.is_dir()]
     listed = f" Runs here are: {', '.join(known[:8])}." if known else ""
     return (
-        f"There is no run in {name}: a directory with a {CONFIG} or a {METRICS} was expected, as "
-        f"training programs leave it.{did_you_mean(name, known)}{listed}"
+        f"There is no run in {named(name)}: a directory with a {CONFIG} or a {METRICS} was "
+        f"expected, as training programs leave it.{damaged}{did_you_mean(name, known)}{listed}"
     )

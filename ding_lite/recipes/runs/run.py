@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from shlex import quote
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
@@ -135,7 +136,7 @@ class Run:
             where = "nothing was saved yet."
             if files.has_checkpoint(self.directory):
                 where = f"the checkpoint is in {self.shown / files.CHECKPOINT}. To go on with it, "
-                where += f"add the options --resume --out {self.shown}"
+                where += f"add the options --resume --out {quote(str(self.shown))}"
             self.tell(f"\nInterrupted; {where}")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -215,7 +216,7 @@ class Run:
         if results[0] is None:
             where = "nothing was saved yet."
             if files.has_checkpoint(self.directory):
-                where = f"go on from its newest checkpoint: --resume --out {self.shown}"
+                where = f"go on from its newest checkpoint: --resume --out {quote(str(self.shown))}"
             raise NodeFailed(
                 f"Node 0 was killed while the run ended, and has no result, by which the run is "
                 f"judged; {where}",
@@ -348,7 +349,7 @@ class Run:
             f"  {kind:<13}{self.shown / path.name}" for kind, path in kinds.items() if path.exists()
         ]
         if any(self.directory.glob(files.EVENTS)):
-            lines.append(f"  TensorBoard  tensorboard --logdir {self.shown}")
+            lines.append(f"  TensorBoard  tensorboard --logdir {quote(str(self.shown))}")
         if try_next:
             lines.append(try_next)
         self.tell("\n".join(lines))

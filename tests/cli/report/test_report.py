@@ -196,7 +196,7 @@ def test_the_state_of_a_run_is_told(runs: Path) -> None:
         (["new"], "have not written anything yet"),
         (["r", "--port", "8000"], "nothing is served without --live"),
         (["r", "--out", "empty"], "empty is a directory"),
-        (["r", "--out", "r/config.json/x"], "cannot be written: Not a directory"),
+        (["r", "--out", "r/config.json/x"], "r/config.json cannot be made: it is there, and no"),
     ],
 )
 def test_what_makes_no_report_is_told_in_a_sentence(
@@ -212,6 +212,17 @@ def test_what_makes_no_report_is_told_in_a_sentence(
     Path("new/metrics.jsonl").write_text("")
     assert main(["report", "--no-video", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_page_in_a_new_folder_of_the_run_in_this_one_names_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leave("r")
+    monkeypatch.chdir("r")
+    assert main(["report", ".", "--no-video", "--out", "new/page.html"]) == 0
+    page = Page.of("new/page.html")
+    assert str(Path.cwd()) in page.texts
+    assert "." not in page.texts
 
 
 def test_a_page_for_which_there_is_no_room_leaves_nothing_behind(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from ding_lite.io.files import by_number, replacing
 
 
@@ -21,6 +23,13 @@ def test_a_pipe_or_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> No
             assert place != file
         assert file.read_text() == text
     assert sorted(tmp_path.iterdir()) == [file, pipe]
+
+
+def test_an_error_names_the_file_and_not_the_temporary_one(tmp_path: Path) -> None:
+    file = tmp_path / "none" / "file.txt"
+    with pytest.raises(FileNotFoundError) as caught, replacing(file) as place:
+        place.write_text("")
+    assert caught.value.filename == str(file)
 
 
 def test_numbers_in_names_are_compared_as_numbers() -> None:

@@ -79,6 +79,17 @@ def test_a_path_without_a_run_is_named_with_the_runs_there_are() -> None:
         find_results(["empty"])
 
 
+def test_the_current_folder_is_named_in_full() -> None:
+    with pytest.raises(ConfigError, match=f"There is no run in {Path.cwd()}: a directory with a"):
+        find_results(["."])
+
+
+def test_a_directory_with_the_brackets_of_a_pattern_is_itself() -> None:
+    for name in ("r1", "r[1]"):
+        leave(name)
+    assert [str(result.directory) for result in find_results(["r[1]"])] == ["r[1]"]
+
+
 def test_rows_without_a_description_are_a_run_named_by_its_directory() -> None:
     for name in ("mine/1", "mine/2", "dqn/1"):
         leave(f"runs/{name}")
@@ -228,5 +239,5 @@ def test_a_pipe_in_place_of_a_file_does_not_hang_the_reader(name: str) -> None:
 def test_settings_that_no_run_writes_are_refused(described: bytes) -> None:
     leave("runs/1")
     Path("runs/1/config.json").write_bytes(described)
-    with pytest.raises(ConfigError, match="There is no run in runs/1"):
+    with pytest.raises(ConfigError, match=r"Its config\.json is damaged"):
         find_results(["runs/1"])

@@ -137,7 +137,7 @@ def test_ctrl_c_says_where_the_checkpoint_is(
     is_saved: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted() -> None:
-        with Run("mine", options()) as run:
+        with Run("mine", options(out=Path("my run"))) as run:
             if is_saved:
                 run.checkpoint.mkdir()
                 (run.checkpoint / "manifest.json").touch()
@@ -147,8 +147,8 @@ def test_ctrl_c_says_where_the_checkpoint_is(
         interrupted()
     where = "nothing was saved yet."
     if is_saved:
-        where = "the checkpoint is in runs/mine/1/checkpoint. To go on with it, add the "
-        where += "options --resume --out runs/mine/1"
+        where = "the checkpoint is in my run/checkpoint. To go on with it, add the "
+        where += "options --resume --out 'my run'"
     assert capsys.readouterr().err == f"\nInterrupted; {where}\n"
 
 
