@@ -137,7 +137,7 @@ def test_flushed_transitions_end_with_the_last_step(run, n, gamma, cut):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("terminated", np.zeros(2, np.int64), "`terminated` of Step is int64; .* bools was expec"),
+        ("terminated", np.zeros(2, np.int64), "`terminated` of Step is int64; .* bools was"),
         ("truncated", np.zeros(2, np.float32), "`truncated` of Step is float32; .* bools"),
         ("terminated", [False, False], "`terminated` of Step is a list; .* bools"),
         ("reward", np.zeros((2, 1), np.float32), r"`reward` \(2, 1\), `terminated` \(2,\)"),
