@@ -127,8 +127,8 @@ class StackedModule:
     def _forward_saving(
         self, inputs: Sequence[Tensor], by: slice, gradients: Gradients, *, is_learning: bool
     ) -> tuple[Tensor, Saved]:
-        trace = partial(trace_gradients, gradients=gradients, by=by)
-        graph = self._traced(trace, gradients, inputs, is_learning=is_learning)
+        make = partial(trace_gradients, gradients=gradients, by=by)
+        graph = self._traced(make, gradients, inputs, is_learning=is_learning)
         with torch.no_grad():
             values, *saved = graph.forward(*inputs, *self._fixed)
         return values, (graph.backward, saved)
@@ -138,7 +138,7 @@ class StackedModule:
 
     def _traced(
         self,
-        trace: Callable[[Function, Sequence[Tensor]], T],
+        make: Callable[[Function, Sequence[Tensor]], T],
         kind: Hashable,
         inputs: Sequence[Tensor],
         *,
@@ -152,7 +152,7 @@ class StackedModule:
                 self._graphs.clear()
             self._module.train(is_learning)
             given = [*(each.detach() for each in inputs), *self._fixed]
-            found = self._graphs[key] = trace(partial(self._compute, len(inputs)), given)
+            found = self._graphs[key] = make(partial(self._compute, len(inputs)), given)
         traced: T = found
         return traced
 

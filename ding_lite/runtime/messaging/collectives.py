@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import CodecError, ConfigError
 
 COLLECTIVE = "ding_lite.meet"
 """The call by which a member sends its value to the coordinator of its group."""
 
 
 class _Operation(NamedTuple):
-    members: Sequence[int]
+    members: list[int]
     values: dict[int, Any]
     """The values that have come, by rank."""
     answer: Future[list[Any] | int]
@@ -47,16 +47,26 @@ class Collectives:
             self._rounds[key] -= 1
 
     def contribute(
-        self, key: str, members: Sequence[int], rank: int, value: object
+        self, key: str, members: list[int], rank: int, value: object
     ) -> Future[list[Any] | int]:
         """Add a member's value; all members share one future.
 
         It gets the values of all, by rank, or the number of a member that has left before.
         """
+        # It comes from a peer, and a wrong one that is kept would fail when a node leaves.
+        if not (
+            isinstance(key, str)
+            and isinstance(members, list)
+            and {int}.issuperset(map(type, members))
+            and type(rank) is int
+        ):
+            raise CodecError(
+                "A collective operation has a key, the ids of its members, and a rank."
+            )
         with self._lock:
             operation = self._open.setdefault(key, _Operation(members, {}, Future()))
-            _, values, answer = operation
-            if rank in values or not 0 <= rank < len(members):
+            expected, values, answer = operation
+            if members != expected or rank in values or not 0 <= rank < len(members):
                 raise ConfigError(
                     f"Rank {rank} of {len(members)} came twice, or does not belong, to {key}. Do "
                     f"all members call the same collective operations in the same order?"
