@@ -146,29 +146,15 @@ def _find(program: str, words: Sequence[str]) -> tuple[Main, Sequence[str]]:
             f"{place} {what} function `{name}`.{did_you_mean(name, functions)} "
             f"Its functions are: {', '.join(functions) or 'none'}."
         )
-    return main, _passed_on(main, program, words)
+    return main, words if _takes_words(main) else ()
 
 
-def _passed_on(main: Main, program: str, words: Sequence[str]) -> Sequence[str]:
+def _takes_words(main: Main) -> bool:
     try:
-        signature = inspect.signature(main)
+        parameters = inspect.signature(main).parameters.values()
     except (TypeError, ValueError):  # some functions in C have no signature
-        return words
-    kinds = {parameter.kind for parameter in signature.parameters.values()}
-    by_position = {
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        inspect.Parameter.VAR_POSITIONAL,
-    }
-    passed = words if kinds & by_position else ()
-    try:
-        signature.bind(*passed)
-    except TypeError as error:
-        raise ConfigError(
-            f"`{program}` takes {signature}, and after `--` came {list(words)}: {error}. Give it "
-            f"what it takes, or name a function that can be called without arguments."
-        ) from error
-    return passed
+        return True
+    return any(one.kind not in (one.KEYWORD_ONLY, one.VAR_KEYWORD) for one in parameters)
 
 
 # -- errors --------------------------------------------------------------------------------

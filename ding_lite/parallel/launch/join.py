@@ -43,7 +43,7 @@ from ding_lite.parallel.observe.metrics import own_directory
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.supervise.node_process import node_of
 from ding_lite.runtime.messaging.labels import node_labels, roles_of
-from ding_lite.settings import Settings
+from ding_lite.settings import Settings, check_all, whole
 
 ALL_INTERFACES = ("0.0.0.0", "::")
 """Wildcard hosts: every interface of a machine, in IPv4 and IPv6."""
@@ -60,8 +60,9 @@ logger = logging.getLogger(__name__)
 def tcp_only(protocol: str | None) -> str:
     if protocol not in (None, "tcp"):
         raise ConfigError(
-            f"`protocol` (or DING_LITE_PROTOCOL) is {protocol!r}, but an external launch, and "
-            f"nodes that join by `attach_to`, connect over tcp. Leave it out."
+            f"`protocol` (or DING_LITE_PROTOCOL) is {protocol!r}, but nodes that are started by a "
+            f"launcher, in a shell or by Ray, and those of an elastic job, connect over tcp. Leave "
+            f"it out."
         )
     return "tcp"
 
@@ -204,7 +205,8 @@ def _places(node_ids: Sequence[int] | None, settings: Settings) -> Sequence[int]
             f"`node_ids` is {node_ids!r}; a list with the number of one place was expected, such "
             f"as node_ids=[2]."
         )
-    return node_ids
+    check_all(*(whole(0, node_ids=node_id) for node_id in node_ids))
+    return [*map(int, node_ids)]
 
 
 def _addresses_to_dial(
@@ -332,9 +334,9 @@ def attached_node(
             f"program of several workers as one node, also set DING_LITE_NUM_NODES."
         )
     [node_id] = node_ids
-    if not isinstance(node_id, int) or isinstance(node_id, bool) or node_id < len(attach_to):
+    if node_id < len(attach_to):
         raise ConfigError(
-            f"`node_ids` is [{node_id!r}] and `attach_to` has the addresses of the nodes 0 to "
+            f"`node_ids` is [{node_id}] and `attach_to` has the addresses of the nodes 0 to "
             f"{len(attach_to) - 1}; a node that joins must have a higher number than those."
         )
     if any(plan.roles) or plan.settings.roles:

@@ -242,9 +242,10 @@ def _ports_of(settings: Settings) -> int | Sequence[int] | None:
 
 
 def _runner(start: Start) -> Runner[Any]:
-    def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
+    def run(main: Callable[..., ResultT], /, *args: object, **kwargs: object) -> list[ResultT]:
         _refuse_nesting()
         _refuse_asynchronous(main)
+        _check_arguments(main, args, kwargs)
         refuse_while_importing()
         try:
             return start(main, args, kwargs)
@@ -406,6 +407,20 @@ def _refuse_asynchronous(main: Callable[..., object]) -> None:
             f"`{getattr(main, '__qualname__', main)}` is {kind} function, so a call runs nothing "
             f"of it. Give a plain function{advice}; middleware of a task may be asynchronous."
         )
+
+
+def _check_arguments(main: Main, args: Args, kwargs: Kwargs) -> None:
+    try:
+        signature = inspect.signature(main, follow_wrapped=False)  # a wrapper may add arguments
+    except (TypeError, ValueError):  # some functions in C have no signature
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ConfigError(
+            f"`{getattr(main, '__qualname__', main)}` takes {signature}: {error}. Its arguments "
+            f"follow it in the call of the runner, and `--` on a command line."
+        ) from error
 
 
 def _check_main(main: Callable[..., object]) -> None:

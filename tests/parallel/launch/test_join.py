@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -263,6 +264,7 @@ def test_an_attached_node_dials_the_given_addresses_only() -> None:
     assert (set(spec.peers), spec.listen) == ({0, 1}, None)
     assert spec.labels == {"distributed", "node.4", "late", "gpu"}
     assert guest_of((A,), None, environ={"node_id": 3}).node_id == 3
+    assert guest_of((A,), [np.int64(3)]).node_id == 3
 
 
 @pytest.mark.parametrize(
@@ -273,7 +275,7 @@ def test_an_attached_node_dials_the_given_addresses_only() -> None:
         (2, {}, "`node_ids` is 2; a list with the number of one place was expected"),
         ([2], {"num_nodes": 2}, "Found are n_parallel_workers=2.*also set DING_LITE_NUM_NODES"),
         ([0], {}, "must have a higher number"),
-        ([True], {}, "must have a higher number"),
+        ([True], {}, "`node_ids` is True; it must be a whole number"),
         ([2], {"roles": ["learner"]}, "Roles are counted over all nodes"),
         ([2], {"environ": {"roles": ("learner",)}}, "Roles are counted over all nodes"),
         ([2], {"ports": 50517}, "listens nowhere"),
