@@ -35,12 +35,6 @@ class Placement:
     hosts: Mapping[int, str] = field(default_factory=dict)
     how_to_tell: str = ""
     """Advice for a user if the host of node 0 is unknown."""
-    local_rank: int | None = None
-    """The index of this process on its machine; None if unknown."""
-    machine: int | None = None
-    """The index of this machine; None if unknown."""
-    num_restarts: int = 0
-    """Restarts of the job by the launcher; 0 if unknown."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.node_id < self.num_nodes:
@@ -50,12 +44,6 @@ class Placement:
                 f"last one is {self.num_nodes - 1}. Was a variable of {self.launcher} "
                 f"changed?"
             )
-
-    @property
-    def rendezvous(self) -> str | None:
-        """The address of node 0 as `host:port`; None if its host is unknown."""
-        host = "127.0.0.1" if self.on_one_machine else self.hosts.get(0)
-        return None if host is None else f"{host}:{self.port}"
 
     @property
     def port(self) -> int:

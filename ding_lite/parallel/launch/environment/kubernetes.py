@@ -30,8 +30,6 @@ def detect(environ: Mapping[str, str]) -> Placement | None:
             f"Set MASTER_ADDR in the pod template to the name of pod 0: {job or 'JOB'}-0.SERVICE, "
             f"where SERVICE is the headless service that is the `subdomain` of the pods."
         ),
-        local_rank=0,  # each pod is a machine
-        machine=node_id,
     )
 
 

@@ -35,9 +35,6 @@ def detect(environ: Mapping[str, str]) -> Placement | None:
         on_one_machine=len(machines) == 1 or number(environ, "SLURM_STEP_NUM_NODES") == 1,
         hosts=dict(enumerate(hosts_of_tasks(machines, counts, how))),
         how_to_tell="SLURM_STEP_NODELIST should name the machines of the step; was it unset?",
-        local_rank=number(environ, "SLURM_LOCALID"),
-        machine=number(environ, "SLURM_NODEID"),
-        num_restarts=number(environ, "SLURM_RESTART_COUNT") or 0,
     )
 
 

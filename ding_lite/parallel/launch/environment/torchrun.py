@@ -22,7 +22,4 @@ def detect(environ: Mapping[str, str]) -> Placement | None:
         on_one_machine=on_one_machine or names_this_machine(hosts.get(0)),
         hosts=hosts,
         how_to_tell="Set MASTER_ADDR to the name of its machine.",
-        local_rank=number(environ, "LOCAL_RANK"),
-        machine=number(environ, "GROUP_RANK"),
-        num_restarts=number(environ, "TORCHELASTIC_RESTART_COUNT") or 0,
     )
