@@ -6,7 +6,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +18,9 @@ from typing import Literal, TypeAlias
 from packaging.requirements import Requirement
 
 from ding_lite.cli.exit_codes import DONE, FAILED
+from ding_lite.cli.options.arguments import PROTOCOLS
 from ding_lite.errors import ConfigError, pip_line
+from ding_lite.io.memory import available_bytes
 from ding_lite.settings import PREFIX, Settings, process_environ
 
 Level: TypeAlias = Literal["ok", "warn", "fail"]
@@ -223,12 +224,9 @@ def _core_quota() -> float | None:
 
 
 def _memory() -> Iterator[Finding]:
-    text = Path("/proc/meminfo").read_text()
-    kilobytes = dict(re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE))
-    total, free = (int(kilobytes[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
-    found = f"{_format_bytes(free)} free of {_format_bytes(total)}"
+    free = available_bytes()
     advice = "Choose small replays, and few nodes."
-    yield _judged("memory", found, free >= LITTLE_MEMORY, advice)
+    yield _judged("memory", f"{_gigabytes(free)} free", free >= LITTLE_MEMORY, advice)
 
 
 def _shared_memory() -> Iterator[Finding]:
@@ -238,7 +236,7 @@ def _shared_memory() -> Iterator[Finding]:
         yield Finding("fail", "shared memory", f"{path} cannot be written to", advice)
         return
     free = shutil.disk_usage(path).free
-    found = f"{_format_bytes(free)} free in {path}"
+    found = f"{_gigabytes(free)} free in {path}"
     advice = "Large weights need more: docker run --shm-size=1g."
     yield _judged("shared memory", found, free >= LITTLE_SHARED, advice)
 
@@ -254,17 +252,13 @@ def _disk() -> Iterator[Finding]:
         yield Finding("fail", "runs", f"{place.resolve()}: {error.strerror}", advice)
         return
     free = shutil.disk_usage(place).free
-    found = f"{place.resolve()} can be written to, {_format_bytes(free)} free"
+    found = f"{place.resolve()} can be written to, {_gigabytes(free)} free"
     is_enough = free >= LITTLE_DISK
     yield _judged("runs", found, is_enough, "Checkpoints with large replays need more.")
 
 
-def _format_bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:,.1f} GB"
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB"
 
 
 # -- nodes -------------------------------------------------------------------------------
@@ -291,18 +285,14 @@ class _Meeting:
             out, error = self._process.communicate()
             error = f"not within {MEETING_S:.0f} s; {error}"
         advice = "docs/troubleshooting.md tells what may stand between two nodes."
-        answers = {answer["protocol"]: answer for answer in map(json.loads, out.splitlines())}
-        for protocol in ("ipc", "tcp"):
-            answer = answers.get(
-                protocol, {"error": (error.strip().splitlines() or ["no answer"])[-1]}
-            )
-            subject = f"nodes by {protocol}"
-            if answer["error"]:
-                yield Finding("fail", subject, answer["error"].splitlines()[0], advice)
+        answers = {protocol: answer for protocol, *answer in map(json.loads, out.splitlines())}
+        no_answer = (error.strip().splitlines() or ["no answer"])[-1], 0.0
+        for protocol in PROTOCOLS:
+            fault, seconds = answers.get(protocol, no_answer)
+            subject, found = f"nodes by {protocol}", f"two nodes have met, in {seconds:.1f} s"
+            if fault:
+                yield Finding("fail", subject, fault.splitlines()[0], advice)
             else:
-                found = (
-                    f"two nodes have connected and exchanged messages, in {answer['seconds']:.1f} s"
-                )
                 yield Finding("ok", subject, found)
 
 
