@@ -66,45 +66,39 @@ def run_program(options: argparse.Namespace) -> int:
     return DONE
 
 
-def summary(
-    results: Sequence[object], *, seconds: float, here: tuple[int, int] | None = None
-) -> str:
-    """Describe the result of a successful job in one line.
+def summary(results: Sequence[object], *, seconds: float, here: str = "") -> str:
+    """Describe the result of a successful job in one line; `here` names the only node of it here.
 
     Example:
         >>> summary([4.0, None], seconds=2.06)
         'ding-lite: 2 nodes ended well after 2.1 s; main returned 4.0 on node 0, None on node 1'
+        >>> summary([4.0], seconds=3, here="node 1 of 3")
+        'ding-lite: node 1 of 3 ended well after 3.0 s; main returned 4.0'
         >>> summary([None], seconds=3)
         'ding-lite: 1 node ended well after 3.0 s; main returned nothing'
     """
-    count = "1 node" if len(results) == 1 else f"{len(results)} nodes"
-    first = 0
-    if here is not None:
-        first, num_nodes = here
-        count = f"node {first} of {num_nodes}"
+    count = here or ("1 node" if len(results) == 1 else f"{len(results)} nodes")
     start = f"ding-lite: {count} ended well after {seconds:.1f} s; main returned"
     if all(result is None for result in results):
         return f"{start} nothing"
     short = reprlib.Repr()
     short.maxstring = short.maxother = 60
     shown = [
-        f"{' '.join(short.repr(result).split())} on node {node_id}"
-        for node_id, result in enumerate(results[:MOST_SHOWN], first)
+        f"{' '.join(short.repr(result).split())}{'' if here else f' on node {node_id}'}"
+        for node_id, result in enumerate(results[:MOST_SHOWN])
     ]
     if others := len(results[MOST_SHOWN:]):
         shown.append(f"and more on {others} other node{'s' * (others > 1)}")
     return f"{start} {', '.join(shown)}"
 
 
-def _node_here() -> tuple[int, int] | None:
-    """Return this node's id and the number of nodes, if other processes started the others."""
+def _node_here() -> str:
+    """Name this node, if other processes have started the others; else return ""."""
     settings = Settings.from_environ()
-    place = placement_of(settings, process_environ())
-    if place is not None:
-        return place.node_id, place.num_nodes
-    if settings.node_id is None or settings.num_nodes in (None, 1):
-        return None
-    return settings.node_id, settings.num_nodes
+    place = placement_of(settings, process_environ()) or settings
+    if place.node_id is not None and place.num_nodes != 1:
+        return f"node {place.node_id}" + (f" of {place.num_nodes}" if place.num_nodes else "")
+    return "this node" if settings.attach_to else ""
 
 
 def _count_nodes(options: argparse.Namespace) -> int:
