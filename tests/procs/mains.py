@@ -45,15 +45,6 @@ class DeafRouter(LoneRouter):
             threading.Event().wait()
 
 
-class SlowRouter(LoneRouter):
-    """A router that never becomes ready after a restart."""
-
-    def wait_ready(self, timeout: float | None = None) -> None:
-        if self.spec.incarnation == 2:
-            Path("second-incarnation").touch()
-            threading.Event().wait()
-
-
 class LateRouter(LoneRouter):
     """A router that is ready on node 0 once node 1 has been restarted."""
 
@@ -243,12 +234,3 @@ def run_again() -> None:
     from ding_lite.parallel import Parallel
 
     Parallel.runner(1)(node_id)
-
-
-def end_during_a_restart() -> int:
-    """End node 0 while node 1 is being started again."""
-    if node_id() == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    while not Path("second-incarnation").exists():
-        threading.Event().wait(0.01)
-    return node_id()

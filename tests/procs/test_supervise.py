@@ -163,13 +163,6 @@ def test_a_node_is_restarted_under_its_id_as_a_new_incarnation(run_nodes, folder
     assert ("in die_in_the_first_incarnations" in caplog.text) is (how == "raise")
 
 
-def test_there_are_no_more_restarts_than_allowed(run_nodes: RunJob, folder: Path) -> None:
-    with pytest.raises(NodeFailed, match="Restarts of this node before: 1") as caught:
-        run_nodes(mains.die_in_the_first_incarnations, str(folder), 9, "kill", max_retries=1)
-    assert caught.value.node_id == 1
-    assert sorted(path.name for path in folder.iterdir()) == ["0-1", "1-1", "1-2"]
-
-
 def test_a_failed_node_that_will_not_end_is_killed_and_restarted(
     run_nodes: RunJob,
     folder: Path,
@@ -184,17 +177,4 @@ def test_a_failed_node_that_will_not_end_is_killed_and_restarted(
 def test_a_node_that_dies_while_the_job_ends_is_not_restarted(run_nodes, caplog) -> None:
     caplog.set_level(logging.WARNING)
     assert run_nodes(mains.die_last, max_retries=3) == [0, None]
-    assert "node 1 was not restarted to the end" in caplog.text
-
-
-def test_a_restart_is_broken_off_when_the_job_ends_meanwhile(
-    run_nodes: RunJob,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.WARNING)
-    monkeypatch.chdir(folder)
-    results = run_nodes(mains.end_during_a_restart, router=mains.SlowRouter, max_retries=1)
-    assert results == [0, None]
     assert "node 1 was not restarted to the end" in caplog.text
