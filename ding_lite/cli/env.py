@@ -14,7 +14,6 @@ from ding_lite.errors import ConfigError
 from ding_lite.parallel.launch.environment.base import Placement
 from ding_lite.parallel.launch.environment.detect import placement_of
 from ding_lite.parallel.network.address import LOOPBACK
-from ding_lite.parallel.network.topology import HUB
 from ding_lite.settings import PREFIX, Settings, process_environ, variables_set
 
 HEADINGS = ("name", "value", "source", "meaning")
@@ -66,8 +65,8 @@ def show_environment(options: argparse.Namespace) -> int:
 
 def describe_place(place: Placement) -> str:
     text = f"{place.launcher} has started this process as node {place.node_id} of {place.num_nodes}"
-    host = LOOPBACK if place.on_one_machine else place.hosts.get(HUB)
-    if host is None:
+    host = LOOPBACK if place.on_one_machine else place.host
+    if not host:
         return f"{text}, without the host of node 0. {place.how_to_tell}"
     return f"{text}. Node 0 is found at {host}:{place.port} by all of them."
 

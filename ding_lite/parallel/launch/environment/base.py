@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 
 from ding_lite.errors import ConfigError
@@ -32,9 +32,10 @@ class Placement:
     job: str
     """An identifier that all nodes of the job share, most likely different from other jobs."""
     on_one_machine: bool
-    hosts: Mapping[int, str] = field(default_factory=dict)
+    host: str = ""
+    """The host of node 0, if it is known."""
     how_to_tell: str = ""
-    """Advice for a user if the host of node 0 is unknown."""
+    """Advice for a user if it is unknown."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.node_id < self.num_nodes:
@@ -66,16 +67,15 @@ def number(environ: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def master(environ: Mapping[str, str]) -> dict[int, str]:
-    """Return the host of node 0 from `MASTER_ADDR`; empty if it is not set."""
-    name = environ.get("MASTER_ADDR", "").strip()
-    return {0: name} if name else {}
+def master(environ: Mapping[str, str]) -> str:
+    """Return the host of node 0 from `MASTER_ADDR`; "" if it is not set."""
+    return environ.get("MASTER_ADDR", "").strip()
 
 
-def names_this_machine(host: str | None) -> bool:
+def names_this_machine(host: str) -> bool:
     """Tell whether a host is a literal name of the loopback interface; no DNS lookup."""
     if host == "localhost":
         return True
     with suppress(ValueError):
-        return ipaddress.ip_address(host or "").is_loopback
+        return ipaddress.ip_address(host).is_loopback
     return False

@@ -17,15 +17,15 @@ def detect(environ: Mapping[str, str]) -> Placement | None:
         node_id, num_nodes = number(environ, of_rank), number(environ, of_size)
         if node_id is None or num_nodes is None or _is_from_srun(environ, of_size, num_nodes):
             continue
-        hosts = master(environ)
+        host = master(environ)
         on_one_machine = number(environ, of_local_size) == num_nodes
         return Placement(
             launcher="mpirun",
             node_id=node_id,
             num_nodes=num_nodes,
             job=next((environ[name] for name in _JOBS if environ.get(name)), "without a name"),
-            on_one_machine=on_one_machine or names_this_machine(hosts.get(0)),
-            hosts=hosts,
+            on_one_machine=on_one_machine or names_this_machine(host),
+            host=host,
             how_to_tell=(
                 "Set MASTER_ADDR to the name of the machine that runs rank 0, on all of them: "
                 "`mpirun -x MASTER_ADDR=...` of Open MPI, `mpiexec -genv MASTER_ADDR ...` of MPICH."

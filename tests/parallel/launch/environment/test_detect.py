@@ -67,15 +67,11 @@ def test_a_rank_above_the_world_size_is_refused() -> None:
 
 APART = {**TORCHRUN, "LOCAL_WORLD_SIZE": "1"}
 MPI_APART = {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
-PODS = {k: f"train-{k}.train-pods" for k in range(3)}
-ONE_MACHINE = {
-    **{"SLURM_STEP_NODELIST": "gpu12", "SLURM_STEP_NUM_NODES": "1"},
-    "SLURM_STEP_TASKS_PER_NODE": "5",
-}
+ONE_MACHINE = {"SLURM_STEP_NODELIST": "gpu12", "SLURM_STEP_NUM_NODES": "1"}
 PLACES: list[tuple[dict[str, str], dict[str, Any]]] = [
     (TORCHRUN, {"launcher": "torchrun", "node_id": 1, "num_nodes": 3}),
-    (TORCHRUN, {"on_one_machine": True, "hosts": {0: "127.0.0.1"}}),
-    ({**APART, "MASTER_ADDR": "gpu08"}, {"on_one_machine": False, "hosts": {0: "gpu08"}}),
+    (TORCHRUN, {"on_one_machine": True, "host": "127.0.0.1"}),
+    ({**APART, "MASTER_ADDR": "gpu08"}, {"on_one_machine": False, "host": "gpu08"}),
     *(
         ({**APART, "MASTER_ADDR": loopback}, {"on_one_machine": True})
         for loopback in ("127.0.0.1", "localhost", "::1", "127.1.2.3")
@@ -83,27 +79,23 @@ PLACES: list[tuple[dict[str, str], dict[str, Any]]] = [
     (OPEN_MPI, {"launcher": "mpirun", "node_id": 1, "num_nodes": 4}),
     (OPEN_MPI, {"on_one_machine": True, "job": "prterun-gpu08-4711@1"}),
     ({**OPEN_MPI, "PMIX_NAMESPACE": "", "OMPI_MCA_ess_base_jobid": "338447"}, {"job": "338447"}),
-    (MPI_APART, {"on_one_machine": False, "hosts": {}}),  # the user says where node 0 is
-    ({**MPI_APART, "MASTER_ADDR": "gpu08"}, {"hosts": {0: "gpu08"}}),
+    (MPI_APART, {"on_one_machine": False, "host": ""}),  # the user says where node 0 is
+    ({**MPI_APART, "MASTER_ADDR": "gpu08"}, {"host": "gpu08"}),
     (MPICH, {"launcher": "mpirun", "node_id": 2, "num_nodes": 5}),
-    (MPICH, {"on_one_machine": False, "hosts": {0: "gpu08"}}),
+    (MPICH, {"on_one_machine": False, "host": "gpu08"}),
     (  # mpiexec within a step of Slurm, with one proxy on each machine
         {**SLURM, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", **MPICH},
         {"launcher": "mpirun", "node_id": 2, "num_nodes": 5},
     ),
     ({**SLURM, **MPICH}, {"launcher": "srun"}),  # which has started MPICH directly
     (SLURM, {"launcher": "srun", "node_id": 2, "num_nodes": 5}),
-    (SLURM, {"hosts": {0: "gpu08", 1: "gpu08", 2: "gpu09", 3: "gpu09", 4: "gpu12"}}),
+    (SLURM, {"on_one_machine": False, "host": "gpu08"}),
+    ({**SLURM, "SLURM_STEP_NODELIST": ""}, {"on_one_machine": False, "host": ""}),
     ({**SLURM, **ONE_MACHINE}, {"on_one_machine": True}),
     ({**SLURM_SHELL, **SLURM}, {"launcher": "srun", "num_nodes": 5}),  # from its shell
     (KUBERNETES, {"launcher": "kubernetes", "node_id": 1, "num_nodes": 3}),
-    (KUBERNETES, {"on_one_machine": False, "hosts": PODS}),
-    ({**KUBERNETES, "MASTER_ADDR": "train-0"}, {"hosts": {k: f"train-{k}" for k in range(3)}}),
-    *(  # an unusual name of pod 0
-        ({**KUBERNETES, "MASTER_ADDR": name}, {"hosts": {0: name}})
-        for name in ("10.0.0.7", "hub.example", "other-0.train-pods")
-    ),
-    ({**KUBERNETES, "MASTER_ADDR": ""}, {"hosts": {}}),
+    (KUBERNETES, {"on_one_machine": False, "host": "train-0.train-pods", "job": "train"}),
+    ({**KUBERNETES, "MASTER_ADDR": ""}, {"host": ""}),
     ({**KUBERNETES, "HOSTNAME": "elsewhere"}, {"job": "train-0.train-pods"}),
 ]
 
