@@ -102,7 +102,7 @@ def title(job: RunningJob) -> str:
     if len(here) < job.num_nodes:
         nodes += f", {len(here)} of them here"
     clock = time.strftime("%H:%M:%S")
-    return f"{clock}  job {job.name}  {job.program}  {nodes}, for {_duration(job.age_s)}"
+    return f"{clock}  job {job.name}  {job.program}  {nodes}, for {_seconds(job.age_s)}"
 
 
 def plain_table(nodes: Sequence[Node], *, width: int) -> list[str]:
@@ -276,29 +276,7 @@ def _seconds(number: float | None) -> str:
 
 
 def _size(number: int | None) -> str:
-    """Write bytes in at most five characters.
-
-    Example:
-        >>> [_size(number) for number in (None, 38_129_664, 2_500_000_000)]
-        ['', '36M', '2.3G']
-    """
-    if number is None:
-        return ""
-    mebibytes = number / 2**20
-    return f"{mebibytes:.0f}M" if mebibytes < 1000 else f"{mebibytes / 1024:.1f}G"
-
-
-def _duration(number: float) -> str:
-    """Write a duration in seconds, minutes or hours.
-
-    Example:
-        >>> [_duration(number) for number in (7.4, 127, 3 * 3600 + 65)]
-        ['7 s', '2:07 min', '3:01 h']
-    """
-    if number < 60:
-        return f"{number:.0f} s"
-    minutes, seconds = divmod(int(number), 60)
-    return f"{minutes}:{seconds:02} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02} h"
+    return "" if number is None else f"{number / 2**20:.0f}M"
 
 
 # -- for programs --------------------------------------------------------------------------
