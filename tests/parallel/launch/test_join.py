@@ -135,7 +135,7 @@ def test_arguments_override_the_environment_except_number_of_nodes_and_ports(
     Parallel.runner(1, "star", attach_to=A)
     with pytest.raises(ConfigError, match=r"dials the nodes \[0\]"):
         Parallel.runner(1, "star")
-    with pytest.raises(ConfigError, match=r"`protocol` .* is 'ipc'"):
+    with pytest.raises(ConfigError, match=r"`protocol` .* is 'ipc', but nodes that are started by"):
         Parallel.runner(1, protocol="ipc")
     with pytest.raises(ConfigError, match="has 1 entries for 3 nodes"):
         Parallel.runner(1, roles=["learner"])

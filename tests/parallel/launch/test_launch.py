@@ -242,8 +242,3 @@ def test_the_local_engine_and_a_launcher_of_one_process_start_nodes_here(
     torchrun.setenv("RANK", "0")
     torchrun.setenv("WORLD_SIZE", "1")
     assert labels_within() == {"standalone", "node.0"}
-
-
-def test_ipc_is_refused_under_a_launcher(torchrun: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"`protocol` .* is 'ipc', but nodes that are started by"):
-        Parallel.runner(3, protocol="ipc")
