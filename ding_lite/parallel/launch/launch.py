@@ -186,7 +186,8 @@ class Parallel:
             ports = None
         elif ports is None:
             of_launcher = None if place is None else place.port
-            ports = _ports_of(settings) or of_launcher
+            first, *others = settings.ports or [of_launcher]
+            ports = settings.ports if others else first  # a single port is the first of a range
         is_here = place is not None or is_external or bool(attach_to)
         is_over_tcp = is_here or elastic or starter == "ray"
         num_nodes = place.num_nodes if place else settings.num_nodes or n_parallel_workers
@@ -234,11 +235,6 @@ def _role_of_joining_node(
     if settings.roles:
         return [settings.roles[-1].split("+")]
     return [several(roles[-1])] if roles else None
-
-
-def _ports_of(settings: Settings) -> int | Sequence[int] | None:
-    """Return the ports in the form of the argument: a single port is the first of a range."""
-    return settings.ports[0] if len(settings.ports) == 1 else settings.ports or None
 
 
 def _runner(start: Start) -> Runner[Any]:
