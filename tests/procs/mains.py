@@ -7,37 +7,14 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from ding_lite.parallel.network.topology import NodeSpec
-from ding_lite.runtime.interrupt import DeferredSigint
-from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.router import current_router
 
 
-class LoneRouter(LocalRouter):
-    """The router of a node without connections."""
-
-    def __init__(self, spec: NodeSpec) -> None:
-        super().__init__(spec.node_id, labels=())
-        self.spec = spec
-        self.links = self  # of which the launcher wants the two methods below
-        self._labels = spec.labels
-        self.deferred_sigint = DeferredSigint()
-
-    def wait_ready(self, timeout: float | None = None) -> None: ...
-
-    def redial(self, peer: int, address: str) -> None: ...
-
-    def note_ended(self, node: int, incarnation: int) -> None: ...
-
-    def finish(self) -> None: ...
-
-    def close(self, *, good_bye: bool = True) -> None: ...
-
-
-class DeafRouter(LoneRouter):
+class DeafRouter(NodeRouter):
     """A router that never becomes ready on node 1."""
 
     def wait_ready(self, timeout: float | None = None) -> None:
@@ -45,26 +22,10 @@ class DeafRouter(LoneRouter):
             threading.Event().wait()
 
 
-class LateRouter(LoneRouter):
-    """A router that is ready on node 0 once node 1 has been restarted."""
-
-    def __init__(self, spec: NodeSpec) -> None:
-        super().__init__(spec)
-        self.ended: SimpleQueue[tuple[int, int]] = SimpleQueue()
-
-    def wait_ready(self, timeout: float | None = None) -> None:
-        if self.node_id == 0:
-            Path("has_work").write_text("")
-            Path("restarted").read_text()
-
-    def note_ended(self, node: int, incarnation: int) -> None:
-        self.ended.put((node, incarnation))
-
-
-class ClosingRouter(LoneRouter):
+class ClosingRouter(NodeRouter):
     """A router that closes only when its process is killed."""
 
-    def close(self, *, good_bye: bool = True) -> None:
+    def close(self, **how: Any) -> None:
         threading.Event().wait()
 
 
@@ -96,21 +57,8 @@ def node_id() -> int:
 
 def spec() -> NodeSpec:
     router = current_router()
-    assert isinstance(router, LoneRouter)
-    return router.spec
-
-
-def what_has_ended() -> Any:
-    """Return what node 0 hears of the first incarnation of node 1, which kills itself."""
-    router = current_router()
-    assert isinstance(router, LateRouter)
-    if router.node_id == 0:
-        return router.ended.get(timeout=10.0)
-    if router.spec.incarnation == 1:
-        Path("has_work").read_text()  # before it has work, node 0 knows of no node that could end
-        os.kill(os.getpid(), signal.SIGKILL)
-    Path("restarted").write_text("")
-    return None
+    assert isinstance(router, NodeRouter)
+    return router._spec
 
 
 def arguments(*args: Any, **kwargs: Any) -> Any:

@@ -49,16 +49,6 @@ def test_no_two_nodes_draw_the_same_random_numbers(run_nodes: RunJob) -> None:
     assert len({number for pair in drawn for number in pair}) == 4
 
 
-def test_a_node_that_is_not_ready_yet_hears_of_a_peer_that_has_ended(
-    run_nodes: RunJob, monkeypatch: pytest.MonkeyPatch, folder: Path
-) -> None:
-    monkeypatch.chdir(folder)
-    os.mkfifo("has_work")
-    os.mkfifo("restarted")
-    results = run_nodes(mains.what_has_ended, router=mains.LateRouter, max_retries=1)
-    assert results == [(1, 1), None]
-
-
 def test_a_node_may_leave_by_sys_exit(run_nodes: RunJob) -> None:
     assert run_nodes(mains.leave_with, 0) == [None, None]
 
