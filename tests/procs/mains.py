@@ -93,15 +93,6 @@ def fail_stubbornly(failing: int) -> None:
     fail_on(failing)
 
 
-def fail_together(folder: str) -> None:
-    """Fail on all nodes at the same moment."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    (Path(folder) / str(node_id())).touch()
-    while len(list(Path(folder).iterdir())) < spec().num_nodes:
-        threading.Event().wait(0.01)
-    raise ZeroDivisionError(f"on {node_id()}")
-
-
 def fail_oddly() -> None:
     raise Unpicklable(1, 2)
 

@@ -91,16 +91,6 @@ def test_the_error_is_known_before_its_node_has_closed_everything(run_nodes: Run
         run_nodes(mains.fail_on, 1, router=mains.ClosingRouter)
 
 
-def test_errors_of_the_same_moment_come_together(run_nodes: RunJob, folder: Path) -> None:
-    with pytest.raises(NodeFailed) as caught:
-        run_nodes(mains.fail_together, str(folder))
-    assert isinstance(caught.value.__cause__, ExceptionGroup)
-    causes = caught.value.__cause__.exceptions
-    assert sorted(str(cause) for cause in causes) == ["on 0", "on 1"]
-    other = 1 - (caught.value.node_id or 0)
-    assert f"In the same second: node {other} failed" in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("main", "args", "reported"),
     [

@@ -7,12 +7,12 @@ import signal
 from collections.abc import Iterator
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.supervise.job import Job, NodeRecord
 from ding_lite.parallel.supervise.local_engine import LocalEngine, _Child
 from ding_lite.parallel.supervise.node_process import (
@@ -25,10 +25,8 @@ from ding_lite.parallel.supervise.node_process import (
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[LocalEngine]:
-    make: Any = None
-    engine = LocalEngine(
-        Job(specs=(), main=os.getpid, make_router=make), PrivateDirectory(tmp_path)
-    )
+    job = Job((), os.getpid, make_router=NodeRouter)
+    engine = LocalEngine(job, PrivateDirectory(tmp_path))
     yield engine
     engine.close()
     assert list(tmp_path.iterdir()) == []
