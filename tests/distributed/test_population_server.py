@@ -208,7 +208,7 @@ def test_a_learner_waits_for_a_server_that_a_new_process_has_not_made_yet(
 
 def test_a_node_without_a_server_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rpc, "REGISTRATION_S", 0.05)
-    job = Job(timeout=0.2)
+    job = Job(timeout=4.0)
     with job.cluster:
         job.cluster.restart(0).wait_ready(10.0)
         job.cluster.routers[1].wait_ready(10.0)
