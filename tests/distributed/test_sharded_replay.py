@@ -234,14 +234,6 @@ def test_several_batches_cost_one_request_to_each_shard(monkeypatch: pytest.Monk
     assert [question[:2] for question in asked] == 10 * [(1, "draw"), (2, "draw")]
     assert all(question[2] == 40 for question in asked)
 
-    asked.clear()
-    large = Job(shard_capacity=20_000)
-    large.fill(20_000, 20_000)
-    for _ in range(3):
-        large.learner.sample(12_000)  # two are more than a megabyte
-    sizes = [count for _, _, count in asked if count]
-    assert sizes == pytest.approx([6_000] * 8, abs=1)  # of three, and the one that is on its way
-
 
 def test_each_of_several_batches_is_spread_over_the_whole_sum() -> None:
     job = Job()
