@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, Self
 
 from ding_lite.clock import Deadline
@@ -135,13 +136,11 @@ class PopulationServer:
                 self.held = TakenMembers(*share)
                 return self.held
             if share is not None:  # None: the owner was lost, and its next incarnation is asked
-                self._turns.wait(
-                    lambda newest, seen=seen: (  # type: ignore[misc]
-                        newest is not seen or not server.is_connected(server.owner)
-                    ),
-                    until=until,
-                )
+                self._turns.wait(partial(self._may_ask, seen), until=until)
         return None
+
+    def _may_ask(self, seen: Mapping[str, Any], newest: Mapping[str, Any]) -> bool:
+        return newest is not seen or not self._server.is_connected(self._server.owner)
 
     def give(
         self,
