@@ -18,7 +18,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from ding_lite.clock import SYSTEM_CLOCK, Deadline
+from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import (
     AuthenticationError,
     ConfigError,
@@ -171,7 +171,6 @@ def join(
 
 
 def _ask(rendezvous: str, plan: JobPlan, *request: Any) -> dict[str, Any]:
-    deadline = Deadline.after(plan.startup_timeout)
     refusal: Exception | None = None
     for entrance in random.sample(ENTRANCES, TRIES):
         spec = NodeSpec(
@@ -182,13 +181,13 @@ def _ask(rendezvous: str, plan: JobPlan, *request: Any) -> dict[str, Any]:
             dials={HUB: rendezvous},
             peers=frozenset({HUB}),
             key_file=plan.key_file,
-            startup_timeout=deadline.remaining,
+            startup_timeout=plan.startup_timeout,
         )
         with closing(NodeRouter(spec)) as router:
             try:
                 router.wait_ready()
                 answer: dict[str, Any] = router.call(
-                    HUB, JOIN, *request, timeout=deadline.remaining
+                    HUB, JOIN, *request, timeout=plan.startup_timeout
                 )
                 return answer
             except AuthenticationError as error:

@@ -16,12 +16,13 @@ import pytest
 import torch
 
 from ding_lite.distributed import ModelServer, World
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, DeadlineExceeded
 from ding_lite.parallel import Parallel
 from ding_lite.parallel.launch.environment.base import Placement
 from ding_lite.parallel.launch.join import (
     attached_node,
     connected,
+    joining_node,
     node_of_environment,
     node_of_launcher,
     probe,
@@ -274,6 +275,14 @@ def test_arguments_that_do_not_fit_attach_to_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=expected):
         guest_of((A,), node_ids, **more)
+
+
+def test_a_job_to_join_that_is_not_there_is_named_with_the_given_time() -> None:
+    with socket.create_server((LOOPBACK, 0)) as silent:
+        address = f"tcp://{LOOPBACK}:{silent.getsockname()[1]}"
+        plan = JobPlan(num_nodes=1, protocol="tcp", startup_timeout=0.2)
+        with pytest.raises(DeadlineExceeded, match=r"has waited 0\.2 s .* Something listens on"):
+            joining_node(plan, [address], None)
 
 
 # -- connected -----------------------------------------------------------------------------
