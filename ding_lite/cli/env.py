@@ -12,7 +12,8 @@ from ding_lite.cli.options.run import sentences_of
 from ding_lite.cli.tables import print_table
 from ding_lite.errors import ConfigError
 from ding_lite.parallel.launch.environment.base import Placement
-from ding_lite.parallel.launch.environment.detect import as_settings, placement_of
+from ding_lite.parallel.launch.environment.detect import placement_of
+from ding_lite.parallel.network.address import LOOPBACK
 from ding_lite.settings import PREFIX, Settings, process_environ, variables_set
 
 HEADINGS = ("name", "value", "source", "meaning")
@@ -63,47 +64,27 @@ def show_environment(options: argparse.Namespace) -> int:
 
 
 def describe_place(place: Placement) -> str:
-    """Describe the launcher's facts about this process.
-
-    Example:
-        >>> place = Placement(
-        ...     launcher="srun",
-        ...     node_id=2,
-        ...     num_nodes=5,
-        ...     job="7.0",
-        ...     on_one_machine=False,
-        ...     hosts={0: "gpu08"},
-        ...     local_rank=0,
-        ...     machine=1,
-        ... )
-        >>> print(describe_place(place))
-        srun has started this process: it is node 2 of 5, process 0 of machine 1.
-        Node 0 is found at gpu08:... by all of them.
-    """
-    where = "" if place.local_rank is None else f", process {place.local_rank}"
-    where += "" if where == "" or place.machine is None else f" of machine {place.machine}"
-    again = f" It is restart {place.num_restarts} of the job." if place.num_restarts else ""
-    text = f"{place.launcher} has started this process: it is node {place.node_id} of "
-    text += f"{place.num_nodes}{where}.{again}\n"
-    if place.rendezvous is None:
-        return f"{text}Where node 0 is it does not say. {place.how_to_tell}"
-    return f"{text}Node 0 is found at {place.rendezvous} by all of them."
+    text = f"{place.launcher} has started this process as node {place.node_id} of {place.num_nodes}"
+    host = LOOPBACK if place.on_one_machine else place.host
+    if not host:
+        return f"{text}, without the host of node 0. {place.how_to_tell}"
+    return f"{text}. Node 0 is found at {host}:{place.port} by all of them."
 
 
 def list_variables(settings: Settings | None, place: Placement | None = None) -> list[Variable]:
     """List each variable with its value from `settings` (None: not valid) or from a launcher."""
     typed = variables_set()
-    derived = {} if place is None else as_settings(place)
+    derived: dict[str, object] = {}
+    if place is not None:
+        derived |= {"num_nodes": place.num_nodes, "node_id": place.node_id, "ports": (place.port,)}
     meanings = sentences_of(Settings)
     found = []
     for field in dataclasses.fields(Settings):
         name = PREFIX + field.name.upper()
-        is_set = name in typed
-        value = field.default
-        if is_set:
-            value = typed[name] if settings is None else getattr(settings, field.name)
-        source = "environment" if is_set else "default"
-        if place is not None and field.name in derived and not is_set:
+        value, source = field.default, "default"
+        if name in typed:
+            value, source = getattr(settings, field.name, typed[name]), "environment"
+        elif place is not None and field.name in derived:
             value, source = derived[field.name], place.launcher
         found.append(Variable(name, value, source, meanings[field.name]))
     return found

@@ -66,45 +66,39 @@ def run_program(options: argparse.Namespace) -> int:
     return DONE
 
 
-def summary(
-    results: Sequence[object], *, seconds: float, here: tuple[int, int] | None = None
-) -> str:
-    """Describe the result of a successful job in one line.
+def summary(results: Sequence[object], *, seconds: float, here: str = "") -> str:
+    """Describe the result of a successful job in one line; `here` names the only node of it here.
 
     Example:
         >>> summary([4.0, None], seconds=2.06)
         'ding-lite: 2 nodes ended well after 2.1 s; main returned 4.0 on node 0, None on node 1'
+        >>> summary([4.0], seconds=3, here="node 1 of 3")
+        'ding-lite: node 1 of 3 ended well after 3.0 s; main returned 4.0'
         >>> summary([None], seconds=3)
         'ding-lite: 1 node ended well after 3.0 s; main returned nothing'
     """
-    count = "1 node" if len(results) == 1 else f"{len(results)} nodes"
-    first = 0
-    if here is not None:
-        first, num_nodes = here
-        count = f"node {first} of {num_nodes}"
+    count = here or ("1 node" if len(results) == 1 else f"{len(results)} nodes")
     start = f"ding-lite: {count} ended well after {seconds:.1f} s; main returned"
     if all(result is None for result in results):
         return f"{start} nothing"
     short = reprlib.Repr()
     short.maxstring = short.maxother = 60
     shown = [
-        f"{' '.join(short.repr(result).split())} on node {node_id}"
-        for node_id, result in enumerate(results[:MOST_SHOWN], first)
+        f"{' '.join(short.repr(result).split())}{'' if here else f' on node {node_id}'}"
+        for node_id, result in enumerate(results[:MOST_SHOWN])
     ]
     if others := len(results[MOST_SHOWN:]):
         shown.append(f"and more on {others} other node{'s' * (others > 1)}")
     return f"{start} {', '.join(shown)}"
 
 
-def _node_here() -> tuple[int, int] | None:
-    """Return this node's id and the number of nodes, if other processes started the others."""
+def _node_here() -> str:
+    """Name this node, if other processes have started the others; else return ""."""
     settings = Settings.from_environ()
-    place = placement_of(settings, process_environ())
-    if place is not None:
-        return place.node_id, place.num_nodes
-    if settings.node_id is None or settings.num_nodes in (None, 1):
-        return None
-    return settings.node_id, settings.num_nodes
+    place = placement_of(settings, process_environ()) or settings
+    if place.node_id is not None and place.num_nodes != 1:
+        return f"node {place.node_id}" + (f" of {place.num_nodes}" if place.num_nodes else "")
+    return "this node" if settings.attach_to else ""
 
 
 def _count_nodes(options: argparse.Namespace) -> int:
@@ -146,29 +140,15 @@ def _find(program: str, words: Sequence[str]) -> tuple[Main, Sequence[str]]:
             f"{place} {what} function `{name}`.{did_you_mean(name, functions)} "
             f"Its functions are: {', '.join(functions) or 'none'}."
         )
-    return main, _passed_on(main, program, words)
+    return main, words if _takes_words(main) else ()
 
 
-def _passed_on(main: Main, program: str, words: Sequence[str]) -> Sequence[str]:
+def _takes_words(main: Main) -> bool:
     try:
-        signature = inspect.signature(main)
+        parameters = inspect.signature(main).parameters.values()
     except (TypeError, ValueError):  # some functions in C have no signature
-        return words
-    kinds = {parameter.kind for parameter in signature.parameters.values()}
-    by_position = {
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        inspect.Parameter.VAR_POSITIONAL,
-    }
-    passed = words if kinds & by_position else ()
-    try:
-        signature.bind(*passed)
-    except TypeError as error:
-        raise ConfigError(
-            f"`{program}` takes {signature}, and after `--` came {list(words)}: {error}. Give it "
-            f"what it takes, or name a function that can be called without arguments."
-        ) from error
-    return passed
+        return True
+    return any(one.kind not in (one.KEYWORD_ONLY, one.VAR_KEYWORD) for one in parameters)
 
 
 # -- errors --------------------------------------------------------------------------------

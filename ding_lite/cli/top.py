@@ -62,12 +62,15 @@ def show_top(options: argparse.Namespace) -> int:
     try:
         if options.json:
             print(json.dumps({"jobs": [_as_dict(job) for job in jobs]}, indent=1))
-        elif once or not jobs or not sys.stdout.isatty():
-            return _print_tables(jobs, name, once=once, every=every)
+        elif not jobs:
+            print(f"ding-lite top: {NOBODY}", file=sys.stderr)
+            return FAILED
+        elif once or not sys.stdout.isatty():
+            _print_tables(jobs, name, once=once, every=every)
         else:
             _live(jobs, name, every)
     except KeyboardInterrupt:  # the usual way to quit
-        return DONE
+        pass
     return DONE
 
 
@@ -78,11 +81,8 @@ def _jobs(name: str | None) -> list[RunningJob]:
 # -- without a terminal --------------------------------------------------------------------
 
 
-def _print_tables(jobs: list[RunningJob], name: str | None, *, once: bool, every: float) -> int:
+def _print_tables(jobs: list[RunningJob], name: str | None, *, once: bool, every: float) -> None:
     """Print tables repeatedly until no job is left."""
-    if not jobs:
-        print(f"ding-lite top: {NOBODY}", file=sys.stderr)
-        return FAILED
     width = os.get_terminal_size().columns if sys.stdout.isatty() else _PLAIN_WIDTH
     while jobs:
         for job in jobs:
@@ -94,7 +94,6 @@ def _print_tables(jobs: list[RunningJob], name: str | None, *, once: bool, every
             break
         SYSTEM_CLOCK.sleep(every)
         jobs = _jobs(name)
-    return DONE
 
 
 def title(job: RunningJob) -> str:
@@ -103,7 +102,7 @@ def title(job: RunningJob) -> str:
     if len(here) < job.num_nodes:
         nodes += f", {len(here)} of them here"
     clock = time.strftime("%H:%M:%S")
-    return f"{clock}  job {job.name}  {job.program}  {nodes}, for {_duration(job.age_s)}"
+    return f"{clock}  job {job.name}  {job.program}  {nodes}, for {_seconds(job.age_s)}"
 
 
 def plain_table(nodes: Sequence[Node], *, width: int) -> list[str]:
@@ -277,29 +276,7 @@ def _seconds(number: float | None) -> str:
 
 
 def _size(number: int | None) -> str:
-    """Write bytes in at most five characters.
-
-    Example:
-        >>> [_size(number) for number in (None, 38_129_664, 2_500_000_000)]
-        ['', '36M', '2.3G']
-    """
-    if number is None:
-        return ""
-    mebibytes = number / 2**20
-    return f"{mebibytes:.0f}M" if mebibytes < 1000 else f"{mebibytes / 1024:.1f}G"
-
-
-def _duration(number: float) -> str:
-    """Write a duration in seconds, minutes or hours.
-
-    Example:
-        >>> [_duration(number) for number in (7.4, 127, 3 * 3600 + 65)]
-        ['7 s', '2:07 min', '3:01 h']
-    """
-    if number < 60:
-        return f"{number:.0f} s"
-    minutes, seconds = divmod(int(number), 60)
-    return f"{minutes}:{seconds:02} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02} h"
+    return "" if number is None else f"{number / 2**20:.0f}M"
 
 
 # -- for programs --------------------------------------------------------------------------
@@ -309,14 +286,9 @@ def _as_dict(job: RunningJob) -> dict[str, Any]:
     """Convert a job to plain values: both the reported and the observed ones of each node."""
     nodes = []
     for node in job.nodes:
-        metrics = {} if node.metrics is None else dataclasses.asdict(node.metrics)
-        seen = {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}
-        nodes.append({**metrics, **seen, "role": "+".join(roles_of(set(node.labels)))})
-        del nodes[-1]["metrics"]
-        if node.metrics is not None:
-            nodes[-1] |= {
-                "unacknowledged": node.metrics.unacknowledged,
-                "lag_s": node.metrics.lag_s,
-            }
-    fields = ("name", "program", "num_nodes", "age_s")
-    return {**{name: getattr(job, name) for name in fields}, "nodes": nodes}
+        metrics, seen = node.metrics, dataclasses.asdict(node)
+        reported = seen.pop("metrics") or {}
+        nodes.append({**reported, **seen, "role": "+".join(roles_of(set(node.labels)))})
+        if metrics is not None:
+            nodes[-1] |= {"unacknowledged": metrics.unacknowledged, "lag_s": metrics.lag_s}
+    return {**dataclasses.asdict(job), "nodes": nodes}

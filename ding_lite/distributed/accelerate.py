@@ -43,9 +43,10 @@ from ding_lite.rl.protocols import Prioritized, Replay
 from ding_lite.rl.replay.episodes import EpisodeBuffer
 from ding_lite.rl.replay.storage import FIELDS
 from ding_lite.rl.seeding import spawn_seeds
-from ding_lite.settings import check_all, positive, process_environ, suggest_environ, whole
+from ding_lite.settings import check_all, positive, process_environ, suggest_environ
 
 BLOCK_BATCHES = 8
+"""Batches that a prepared replay draws at once: more cost less each, and are older."""
 MAX_BROADCAST_BYTES = 1 << 30
 """The most bytes of a broadcast; a larger size in a header is refused."""
 _INLINE = 12
@@ -269,8 +270,6 @@ class PreparedReplay:
     Args:
         accelerator: Accelerate's `Accelerator`.
         replay: A replay that samples uniformly.
-        block_batches: Batches per block. A larger block costs less per batch, and lacks more of the
-            newest transitions.
 
     Raises:
         ConfigError: The replay is prioritized, or has episodes instead of transitions.
@@ -279,14 +278,7 @@ class PreparedReplay:
     is_changed_by_saving = True
     """Whether taking a state changes the next samples: drawn batches are dropped."""
 
-    def __init__(
-        self,
-        accelerator: Any,  # noqa: ANN401 - Accelerate comes without types
-        replay: SavedReplay,
-        *,
-        block_batches: int = BLOCK_BATCHES,
-    ) -> None:
-        check_all(whole(1, block_batches=block_batches))
+    def __init__(self, accelerator: Any, replay: SavedReplay) -> None:  # noqa: ANN401 - see above
         is_replay = callable(getattr(replay, "sample", None))
         if not is_replay or isinstance(replay, Prioritized | EpisodeBuffer):
             raise ConfigError(
@@ -299,7 +291,6 @@ class PreparedReplay:
         self._blocks: Iterator[dict[str, Tensor]] | None = None
         self._block: dict[str, Tensor] = {}
         self._first = self._last = 0
-        self._block_batches = block_batches
         self._rows = 0
 
     @property
@@ -351,7 +342,7 @@ class PreparedReplay:
                 f"`batch_size` is {batch_size}, but the replay holds {len(self.replay)} "
                 f"transitions. Collect more of them before training, or take smaller batches."
             )
-        self._rows = max(self._rows, self._block_batches * batch_size)
+        self._rows = max(self._rows, BLOCK_BATCHES * batch_size)
         self._last = 0
         while self._last < batch_size:  # a block that was drawn before may be too small
             if self._blocks is None:

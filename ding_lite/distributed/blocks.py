@@ -7,7 +7,6 @@ and two switches of threads on the collector. So a learner requests several batc
 
 from __future__ import annotations
 
-import warnings
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -35,17 +34,6 @@ class ShardedTransitions(PrioritizedTransitions):
     """The shard of each transition, as the rank of its node among the collectors, [B]."""
     incarnation: npt.NDArray[np.int64]
     """The incarnation of that shard's process, [B]."""
-
-    @property
-    def life(self) -> npt.NDArray[np.int64]:
-        """The former name of `incarnation`, for one release."""
-        warnings.warn(
-            "`ShardedTransitions.life` is now `incarnation`. The old name goes with the next "
-            "release: use the new one.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return self.incarnation
 
 
 class Block:

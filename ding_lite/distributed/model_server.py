@@ -197,4 +197,4 @@ def _check_weights(weights: object) -> None:
 
 def topics_of(name: str) -> tuple[str, str]:
     """Return the topics of the numbers and of the weights: large weights arrive later."""
-    return f"model/{name}/version", f"model/{name}"
+    return f"model_version/{name}", f"model/{name}"

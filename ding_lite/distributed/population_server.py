@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, Self
 
 from ding_lite.clock import Deadline
-from ding_lite.distributed.server import Server, check_methods, is_new
-from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, RemoteError
+from ding_lite.distributed.server import Server, check_methods
+from ding_lite.errors import ConfigError, DeadlineExceeded
 from ding_lite.parallel.router.group import Group, check_group
 from ding_lite.rl.replay.storage import check_keys
 from ding_lite.settings import check_all, positive
@@ -104,6 +104,10 @@ class PopulationServer:
             group, f"ding_lite.population_server.{name}", timeout=timeout
         )
         self._changed = threading.Lock()
+        self._num_turns = 0
+        self._topic = f"ding_lite/population/{name}"
+        self._turns = server.router.subscribe(self._topic)
+        """Changes when there are members for a learner that got none."""
         self._given = population
         self._own: Members | None = None
         if server.is_owner:
@@ -111,7 +115,6 @@ class PopulationServer:
             self._holder: dict[int, int] = {}  # the learner of each place that is out
             self._taken: set[int] = set()  # which of these were taken
             self._back: dict[int, Any] = {}  # what has come back
-            self._waiting: dict[int, Future[list[Any]]] = {}  # learners with nothing to do
             self._plan([*learners.members])
             server.register("take", self._answer_take)
             server.register("give", self._answer_give)
@@ -122,26 +125,22 @@ class PopulationServer:
         """Wait for members to train; return None if `until` ended the wait.
 
         Raises:
-            DeadlineExceeded: The server's node is lost for too long.
+            DeadlineExceeded: The server's node is lost, or does not answer, for too long.
             RemoteError: The node is connected, and has not made the server in time.
         """
-        server, deadline = self._server, None
+        server = self._server
         while server.wait_for_node(server.owner, until) and not until():
-            answer = server.ask(server.owner, "take", server.router.node_id)
-            server.wait(answer.done, Deadline.after(None), until)
-            if not answer.done():
-                return None
-            try:
-                self.held = TakenMembers(*answer.result())
-            except PeerLost:
-                continue  # its next incarnation hands out members, too
-            except RemoteError as error:
-                deadline = deadline or Deadline.after(server.timeout)
-                if not is_new(error, deadline):
-                    raise
-                continue
-            return self.held
+            seen = self._turns.newest
+            share = server.call(server.owner, "take", server.router.node_id, until=until)
+            if share:
+                self.held = TakenMembers(*share)
+                return self.held
+            if share is not None:  # None: the owner was lost, and its next incarnation is asked
+                self._turns.wait(partial(self._may_ask, seen), until=until)
         return None
+
+    def _may_ask(self, seen: Mapping[str, Any], newest: Mapping[str, Any]) -> bool:
+        return newest is not seen or not self._server.is_connected(self._server.owner)
 
     def give(
         self,
@@ -206,8 +205,10 @@ class PopulationServer:
         """
         own = self._owned()
         while not self._is_complete() and not until():
-            self._serve()
-            self._wait_for_change(*self._unassigned(), until)
+            homeless, is_busy = self._unassigned()
+            if homeless:
+                self._let_learners_ask()
+            self._wait_for_change(homeless, is_busy, until)
         if not self._is_complete():
             return False
         for place, state in self._back.items():
@@ -220,7 +221,7 @@ class PopulationServer:
         connected = [*filter(self._server.is_connected, self._learners.members_now)]
         with self._changed:
             self._plan(connected or [*self._learners.members])
-        self._serve()
+        self._let_learners_ask()
 
     def state_dict(self) -> dict[str, Any]:
         """Copy the state of the owner: its population and its counters."""
@@ -265,16 +266,20 @@ class PopulationServer:
         self._holder = {place: learners[place % len(learners)] for place in places}
         self._taken, self._back = set(), {}
 
-    def _answer_take(self, node: int) -> Future[list[Any]]:
-        """Record that a learner is idle; it no longer holds the members that it had taken."""
-        answer: Future[list[Any]] = Future()
+    def _let_learners_ask(self) -> None:
+        self._num_turns += 1
+        self._server.router.publish(self._topic, self._num_turns)
+
+    def _answer_take(self, node: int) -> list[Any]:
+        """Return the learner's own members, also taken ones, or else some without a learner."""
         with self._changed:
-            lost = {place for place in self._taken if self._holder[place] == node}
-            self.num_restored += len(lost)
-            self._taken -= lost
-            self._waiting[node] = answer  # replaces that of a former incarnation
-        self._serve()
-        return answer
+            own = self._owned()
+            places = self._places_for(node)
+            self.num_restored += sum(place in self._taken for place in places)
+            self._holder |= dict.fromkeys(places, node)
+            self._taken |= {*places}
+            states = {place: own[place].state_dict() for place in places}
+            return [self._server.incarnation, own.generation, states] if places else []
 
     def _answer_give(
         self,
@@ -298,26 +303,6 @@ class PopulationServer:
                     self.counts[name] += int(counted.get(name, 0))
         self._server.notify()
         return bool(new)
-
-    def _serve(self) -> None:
-        """Answer waiting learners with their own members, or else those without a learner."""
-        given = []
-        with self._changed:
-            own = self._owned()
-            for node in sorted(self._waiting):
-                places = self._places_for(node)
-                if not places:
-                    continue
-                for place in places:
-                    self.num_restored += place in self._taken
-                    self._holder[place] = node
-                self._taken |= {*places}
-                states = {place: own[place].state_dict() for place in places}
-                given.append(
-                    (self._waiting.pop(node), [self._server.incarnation, own.generation, states])
-                )
-        for answer, share in given:  # without the lock: a learner may ask again at once
-            answer.set_result(share)
 
     def _places_for(self, node: int) -> list[int]:
         mine = [place for place, holder in self._holder.items() if holder == node]

@@ -113,13 +113,8 @@ class Server:
                 except RemoteError as error:
                     if error.is_not_registered and not awaits_server:
                         break
-                    if not is_new(error, deadline):
+                    if not error.is_not_registered or deadline.expires_within(REGISTRATION_S):
                         raise
                 if until():
                     break
         return None
-
-
-def is_new(error: RemoteError, deadline: Deadline) -> bool:
-    """Tell whether the node has a new process that has not made its server yet."""
-    return error.is_not_registered and not deadline.expires_within(REGISTRATION_S)

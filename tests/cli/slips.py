@@ -205,7 +205,7 @@ NAMES = [
     ),
     ("run no_main:main", "has no function `main`"),
     ("run program:PROGRAM", "has no function `PROGRAM`"),
-    ("run program:take", "takes (first, second='usual'), and after `--` came []"),
+    ("run program:take", "takes (first, second='usual'): missing a required argument"),
     (f"{RUN} --labels a,,b", "names, separated by commas"),
     (f"{RUN} --labels <NUL>", "is no label"),
     *(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ding_lite.cli.run import summary
+from ding_lite.cli.run import _node_here, summary
 from ding_lite.parallel.network.address import free_ports
 from tests.cli.calls import MODULE, Typed, call, environment
 from tests.parallel.launch.environment.environs import TORCHRUN
@@ -57,8 +57,16 @@ def test_roles_of_the_environment_are_counted_as_well(folder: Path) -> None:
 @pytest.mark.parametrize("launcher", [TORCHRUN, BY_HAND])
 def test_a_node_that_is_started_alone_describes_itself(typed, folder, launcher) -> None:
     environ: Any = {**launcher, "DING_LITE_TOPOLOGY": "alone"}
-    returned = "['distributed', 'node.1'] on node 1"
+    returned = "['distributed', 'node.1']"
     assert_summary(typed(folder, "run", "program:main", **environ), "node 1 of 3", returned)
+
+
+def test_a_node_that_attaches_is_not_called_node_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DING_LITE_ATTACH_TO", "tcp://127.0.0.1:50515")
+    monkeypatch.setenv("DING_LITE_ELASTIC", "1")
+    assert _node_here() == "this node"
+    monkeypatch.setenv("DING_LITE_NODE_ID", "4")
+    assert _node_here() == "node 4"
 
 
 def test_a_file_runs_from_anywhere_over_tcp(folder, tmp_path_factory) -> None:

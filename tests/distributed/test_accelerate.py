@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ding_lite import middleware as mw
-from ding_lite.distributed import PreparedReplay, Processes
+from ding_lite.distributed import Processes, accelerate
 from ding_lite.distributed.accelerate import (
     _check_is_as_started,
     _check_place,
@@ -95,16 +95,18 @@ def test_own_fields_pass_through_the_loader(processes: Processes) -> None:
 
 
 def test_batches_of_one_block_do_not_overlap(processes: Processes, replay: ReplayBuffer) -> None:
-    prepared = PreparedReplay(processes.accelerator, replay, block_batches=2)
+    prepared = processes.prepare(replay)
     one, two = prepared.sample(128), prepared.sample(128)
     first, second = torch.as_tensor(one.obs), torch.as_tensor(two.obs)
     assert first.data_ptr() != second.data_ptr()
     assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
 
 
-def test_new_transitions_are_sampled_two_blocks_later_at_the_latest(processes: Processes) -> None:
-    replay = ReplayBuffer(SPEC, capacity=100)
-    prepared = PreparedReplay(processes.accelerator, replay, block_batches=1)
+def test_new_transitions_are_sampled_two_blocks_later_at_the_latest(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accelerate, "BLOCK_BATCHES", 1)
+    prepared = processes.prepare(ReplayBuffer(SPEC, capacity=100))
     old, new = some_transitions(SPEC, 100, seed=1), some_transitions(SPEC, 100, seed=2)
     prepared.add(old)
     prepared.sample(64)

@@ -17,9 +17,9 @@ from ding_lite.runtime.messaging.router import current_router
 from ding_lite.testing import Cluster
 
 
-def pair(name: str = "model") -> tuple[ModelServer, ModelServer, LocalRouter]:
+def pair() -> tuple[ModelServer, ModelServer]:
     first, second = LocalRouter.group(2)
-    return ModelServer(World(first), name=name), ModelServer(World(second), name=name), second
+    return ModelServer(World(first)), ModelServer(World(second))
 
 
 def fetched(reader: ModelServer, *, newer_than: int | None = None) -> Model:
@@ -33,7 +33,7 @@ def tensor(model: Model, name: str = "w") -> Tensor:
 
 
 def test_published_weights_are_fetched_with_their_version() -> None:
-    publisher, reader, _ = pair()
+    publisher, reader = pair()
     assert reader.fetch() is None
     weights = {"w": torch.ones(3), "steps": torch.tensor([4])}
     assert publisher.publish(weights) == 1
@@ -45,7 +45,7 @@ def test_published_weights_are_fetched_with_their_version() -> None:
 
 
 def test_fetch_returns_the_newest_version_unless_it_is_known() -> None:
-    publisher, reader, _ = pair()
+    publisher, reader = pair()
     publisher.publish({"w": torch.ones(3)})
     assert fetched(reader).version == 1
     assert reader.fetch(newer_than=1) is None
@@ -56,7 +56,7 @@ def test_fetch_returns_the_newest_version_unless_it_is_known() -> None:
 
 
 def test_asking_for_an_unchanged_version_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    publisher, reader, _ = pair()
+    publisher, reader = pair()
     publisher.publish({"w": torch.ones(3)})
     reader.fetch()
     for name in ("ask", "call", "emit", "publish", "publish_ctx", "send"):
@@ -75,7 +75,7 @@ def test_two_servers_of_a_node_that_publish_under_one_name_are_refused() -> None
 
 
 def test_half_precision_halves_the_bytes_of_long_tensors() -> None:
-    publisher, reader, _ = pair()
+    publisher, reader = pair()
     publisher.publish({"w": torch.full((3,), 1 / 3), "n": torch.tensor([2**40])}, half=True)
     w, n = (tensor(fetched(reader), name) for name in ("w", "n"))
     assert (w.dtype, n.dtype) == (torch.float16, torch.int64)
@@ -84,7 +84,7 @@ def test_half_precision_halves_the_bytes_of_long_tensors() -> None:
 
 
 def test_numbers_too_large_for_half_precision_arrive_as_they_are() -> None:
-    publisher, reader, _ = pair()
+    publisher, reader = pair()
     sent = {"running_var": torch.tensor([1e5, -1.0]), "w": torch.ones(2), "none": torch.ones(0)}
     publisher.publish(sent, half=True)
     assert torch.equal(tensor(fetched(reader), "running_var"), sent["running_var"])
@@ -113,15 +113,20 @@ def test_a_fetched_half_precision_version_does_not_change_with_later_ones() -> N
 @pytest.mark.gpu
 @pytest.mark.parametrize("half", [False, True])
 def test_weights_may_be_on_a_gpu(half: bool) -> None:
-    publisher, reader, _ = pair()
+    publisher, reader = pair()
     publisher.publish({"w": torch.full((3,), 0.5, device="cuda")}, half=half)
     assert tensor(fetched(reader)).float().tolist() == [0.5] * 3
 
 
-def test_models_of_different_names_are_independent() -> None:
-    actor, _, other = pair("actor")
-    actor.publish({"w": torch.ones(3)})
-    assert ModelServer(World(other), name="critic").fetch() is None
+@pytest.mark.parametrize("name", ["critic", "actor/version"])
+def test_models_of_different_names_are_independent(name: str) -> None:
+    first, second = LocalRouter.group(2)
+    servers = [ModelServer(World(first), name=each) for each in (name, "actor", "none")]
+    for value, server in enumerate(servers[:2]):
+        server.publish({"w": torch.full((3,), float(value))})
+    readers = [ModelServer(World(second), name=each) for each in (name, "actor", "none")]
+    assert [tensor(fetched(reader)).tolist() for reader in readers[:2]] == [[0.0] * 3, [1.0] * 3]
+    assert readers[2].fetch() is None
 
 
 def test_a_publisher_fetches_its_own_weights_as_published() -> None:

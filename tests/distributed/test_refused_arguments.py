@@ -53,6 +53,16 @@ REFUSED: dict[str, tuple[Callable[[Any], object], object, str]] = {
         -1,
         "max_staleness",
     ),
+    "half a step": (
+        lambda x: mw.pull_weights(A2C(SPEC), gradients(), every=x),
+        1.5,
+        "`every` is 1.5; it must be a whole number",
+    ),
+    "half an update": (
+        lambda x: mw.serve_gradients(A2C(SPEC), gradients(), updates=x),
+        1.5,
+        "`updates` is 1.5; it must be a whole number",
+    ),
     "weights of another node": (
         lambda x: GradientServer(Group(LocalRouter.group(2)[1], (0,)), A2C(SPEC)).copy_to(x),
         A2C(SPEC),

@@ -10,6 +10,7 @@ import pytest
 from ding_lite.clock import Deadline
 from ding_lite.distributed.server import Server, new_incarnation
 from ding_lite.errors import DeadlineExceeded, RemoteError
+from ding_lite.parallel.router import calls
 from ding_lite.parallel.router.group import Group
 from ding_lite.testing import Cluster
 
@@ -60,6 +61,14 @@ def test_a_lost_owner_is_an_error_in_time_or_no_answer_where_the_wait_ends() -> 
         with pytest.raises(DeadlineExceeded, match="Node 0, which answers `adder`, has not"):
             agent.call(0, "add", 1, 1, until=never)
         assert agent.call(0, "add", 1, 1, until=lambda: True) is None
+
+
+def test_a_node_without_a_server_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "REGISTRATION_S", 0.05)
+    with Cluster(2) as cluster:
+        agent = Server(Group(cluster.routers[1], (0,)), "adder", timeout=4.0)
+        with pytest.raises(RemoteError, match=r"No call is answered .* on this node"):
+            agent.call(0, "add", 1, 1, until=never)
 
 
 def test_each_incarnation_is_another_number() -> None:

@@ -33,7 +33,6 @@ from ding_lite.rl import (
     make_envs,
 )
 from ding_lite.runtime.messaging.local_router import LocalRouter
-from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster, run_step
 
@@ -235,14 +234,6 @@ def test_several_batches_cost_one_request_to_each_shard(monkeypatch: pytest.Monk
     assert [question[:2] for question in asked] == 10 * [(1, "draw"), (2, "draw")]
     assert all(question[2] == 40 for question in asked)
 
-    asked.clear()
-    large = Job(shard_capacity=20_000)
-    large.fill(20_000, 20_000)
-    for _ in range(3):
-        large.learner.sample(12_000)  # two are more than a megabyte
-    sizes = [count for _, _, count in asked if count]
-    assert sizes == pytest.approx([6_000] * 8, abs=1)  # of three, and the one that is on its way
-
 
 def test_each_of_several_batches_is_spread_over_the_whole_sum() -> None:
     job = Job()
@@ -253,19 +244,6 @@ def test_each_of_several_batches_is_spread_over_the_whole_sum() -> None:
         assert (number // 8 == np.arange(20)).all()
         first += number[0]
     assert 0 < first < 16 * 7  # not always the same one of its part
-
-
-def test_new_priorities_are_sent_with_a_request_or_after_a_limit() -> None:
-    job = Job()
-    job.fill(50, 50)
-    batches = [job.learner.sample(10) for _ in range(40)]
-    before = [collector._draw_from_own(0).drawn.total for collector in job.collectors]
-    for batch in batches[:32]:
-        job.learner.update_priorities(batch, np.full(10, 9.0))
-    assert [c._draw_from_own(0).drawn.total for c in job.collectors] == before
-    job.learner.update_priorities(batches[32], np.full(10, 9.0))
-    after = [collector._draw_from_own(0).drawn.total for collector in job.collectors]
-    assert (np.array(after) > before).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -603,17 +581,3 @@ def test_a_learner_may_be_a_member_that_adds_nothing() -> None:
 
     with Cluster(2, roles=["learner", "collector"]) as cluster:
         assert cluster.run(main, timeout=15.0) == [3, 0]
-
-
-def test_a_single_node_prefetches_no_batch() -> None:
-    def main() -> list[int]:
-        router = current_router()
-        replay = ShardedReplay(World(router).group([0]), SPEC, shard_capacity=100)
-        replay.add(numbered(np.arange(10)))
-        replay.sample(5)
-        replay.clear()
-        replay.add(numbered([3]))
-        return [int(number) for number in numbers_of(replay.sample(1))]
-
-    with Cluster(1) as cluster:
-        assert cluster.run(main) == [[3]]

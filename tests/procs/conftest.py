@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from ding_lite.parallel.launch.launch import slow_to_import
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import LOOPBACK, PrivateDirectory, free_ports
+from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.supervise.job import Job
 from ding_lite.parallel.supervise.local_engine import LocalEngine
 from ding_lite.parallel.supervise.supervisor import run_job
-from tests.procs import mains
 from tests.procs.programs import Forked, command_of, short_folder
 from tests.procs.shells import Shells, Type
 from tests.warm import NODES, PROGRAMS, Warm, warm
@@ -122,28 +123,23 @@ def fork_learner_line(_learners: Warm, folder: Path, port: int) -> Iterator[Type
 
 @pytest.fixture
 def run_nodes() -> RunJob:
-    """Return what runs `main` on nodes without connections."""
+    """Return what runs `main` on nodes of a mesh."""
 
     def run_nodes(
         main: Callable[..., Any],
         *args: Any,
         num_nodes: int = 2,
-        router: Any = mains.LoneRouter,
+        router: Callable[..., NodeRouter] = NodeRouter,
         max_retries: int = 0,
         timeout: float = 60.0,
         **plan: Any,
     ) -> list[Any]:
         directory = PrivateDirectory()
-        specs = JobPlan(num_nodes=num_nodes, startup_timeout=timeout, **plan).specs(directory)
-        job = Job(
-            specs=specs,
-            main=main,
-            args=args,
-            make_router=router,
-            max_retries=max_retries,
-        )
+        plan |= {"num_nodes": num_nodes, "startup_timeout": timeout}
+        specs = JobPlan(**plan).specs(directory)
+        job = Job(specs, main, args, make_router=router, max_retries=max_retries)
         try:
-            return run_job(job, LocalEngine(job, directory))
+            return run_job(job, LocalEngine(job, directory, preload=slow_to_import()))
         finally:
             assert not directory.path.exists()
 

@@ -7,37 +7,14 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from ding_lite.parallel.network.topology import NodeSpec
-from ding_lite.runtime.interrupt import DeferredSigint
-from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.router import current_router
 
 
-class LoneRouter(LocalRouter):
-    """The router of a node without connections."""
-
-    def __init__(self, spec: NodeSpec) -> None:
-        super().__init__(spec.node_id, labels=())
-        self.spec = spec
-        self.links = self  # of which the launcher wants the two methods below
-        self._labels = spec.labels
-        self.deferred_sigint = DeferredSigint()
-
-    def wait_ready(self, timeout: float | None = None) -> None: ...
-
-    def redial(self, peer: int, address: str) -> None: ...
-
-    def note_ended(self, node: int, incarnation: int) -> None: ...
-
-    def finish(self) -> None: ...
-
-    def close(self, *, good_bye: bool = True) -> None: ...
-
-
-class DeafRouter(LoneRouter):
+class DeafRouter(NodeRouter):
     """A router that never becomes ready on node 1."""
 
     def wait_ready(self, timeout: float | None = None) -> None:
@@ -45,35 +22,10 @@ class DeafRouter(LoneRouter):
             threading.Event().wait()
 
 
-class SlowRouter(LoneRouter):
-    """A router that never becomes ready after a restart."""
-
-    def wait_ready(self, timeout: float | None = None) -> None:
-        if self.spec.incarnation == 2:
-            Path("second-incarnation").touch()
-            threading.Event().wait()
-
-
-class LateRouter(LoneRouter):
-    """A router that is ready on node 0 once node 1 has been restarted."""
-
-    def __init__(self, spec: NodeSpec) -> None:
-        super().__init__(spec)
-        self.ended: SimpleQueue[tuple[int, int]] = SimpleQueue()
-
-    def wait_ready(self, timeout: float | None = None) -> None:
-        if self.node_id == 0:
-            Path("has_work").write_text("")
-            Path("restarted").read_text()
-
-    def note_ended(self, node: int, incarnation: int) -> None:
-        self.ended.put((node, incarnation))
-
-
-class ClosingRouter(LoneRouter):
+class ClosingRouter(NodeRouter):
     """A router that closes only when its process is killed."""
 
-    def close(self, *, good_bye: bool = True) -> None:
+    def close(self, **how: Any) -> None:
         threading.Event().wait()
 
 
@@ -105,21 +57,8 @@ def node_id() -> int:
 
 def spec() -> NodeSpec:
     router = current_router()
-    assert isinstance(router, LoneRouter)
-    return router.spec
-
-
-def what_has_ended() -> Any:
-    """Return what node 0 hears of the first incarnation of node 1, which kills itself."""
-    router = current_router()
-    assert isinstance(router, LateRouter)
-    if router.node_id == 0:
-        return router.ended.get(timeout=10.0)
-    if router.spec.incarnation == 1:
-        Path("has_work").read_text()  # before it has work, node 0 knows of no node that could end
-        os.kill(os.getpid(), signal.SIGKILL)
-    Path("restarted").write_text("")
-    return None
+    assert isinstance(router, NodeRouter)
+    return router._spec
 
 
 def arguments(*args: Any, **kwargs: Any) -> Any:
@@ -152,15 +91,6 @@ def fail_stubbornly(failing: int) -> None:
     """Fail on one node, while the others cannot be ended by a plain signal."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     fail_on(failing)
-
-
-def fail_together(folder: str) -> None:
-    """Fail on all nodes at the same moment."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    (Path(folder) / str(node_id())).touch()
-    while len(list(Path(folder).iterdir())) < spec().num_nodes:
-        threading.Event().wait(0.01)
-    raise ZeroDivisionError(f"on {node_id()}")
 
 
 def fail_oddly() -> None:
@@ -243,12 +173,3 @@ def run_again() -> None:
     from ding_lite.parallel import Parallel
 
     Parallel.runner(1)(node_id)
-
-
-def end_during_a_restart() -> int:
-    """End node 0 while node 1 is being started again."""
-    if node_id() == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    while not Path("second-incarnation").exists():
-        threading.Event().wait(0.01)
-    return node_id()

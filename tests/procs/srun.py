@@ -22,7 +22,6 @@ def main() -> int:
         "SLURM_STEP_NUM_TASKS": f"{count}",
         "SLURM_STEP_NUM_NODES": "1",
         "SLURM_STEP_NODELIST": socket.gethostname(),
-        "SLURM_STEP_TASKS_PER_NODE": f"{count}",
         "SLURM_NODEID": "0",
     }
     tasks = [

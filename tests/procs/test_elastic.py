@@ -103,15 +103,6 @@ def test_a_job_that_is_not_elastic_says_how_to_let_a_further_node_in(fork_line: 
     shells[0].line("got 1")
 
 
-def test_a_number_that_is_taken_is_refused_with_a_way_out(fork_line: Type) -> None:
-    learner, _ = start(fork_line)
-    printed = fork_line(f"DING_LITE_NODE_ID=1 {LATER}", program="elastic_work").refusal()
-    assert "There is a node 1 already. Without a number, a free one is given." in printed
-    printed = fork_line(f"DING_LITE_NODE_ID=7 {LATER} leave", program="elastic_work").result()
-    assert printed.splitlines()[-1] == "[(7, [0, 1])]"
-    assert learner.line("node_joined")[1] == "7"
-
-
 # -- a job that a runner has started -------------------------------------------------------
 
 

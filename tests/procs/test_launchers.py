@@ -111,7 +111,6 @@ def slurm(node: int, job: str) -> dict[str, str]:
         "SLURM_STEP_NUM_TASKS": "3",
         "SLURM_STEP_NUM_NODES": "1",
         "SLURM_STEP_NODELIST": socket.gethostname(),
-        "SLURM_STEP_TASKS_PER_NODE": "3",
     }
 
 

@@ -39,14 +39,3 @@ def test_a_mesh_of_shells_that_know_node_0_follows_a_node_to_another_port(fork_l
         "[1]",
         "[2]",
     ]
-
-
-def test_a_late_node_takes_any_place_that_is_free(fork_line: Type) -> None:
-    zero, one, two, three = (enter(fork_line, node, num_nodes=4) for node in range(4))
-    hears(three, 0, 1, 2)
-    hears(zero, 1, 2, 3)
-    two.kill()
-    one.kill()
-    assert {zero.line("lost")[1], zero.line("lost")[1]} == {"1", "2"}
-    late = [enter(fork_line, node, num_nodes=4, more="ends") for node in (2, 1)]
-    assert all(shell.end()[0] == 0 for shell in (zero, three, *late))

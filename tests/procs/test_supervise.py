@@ -49,16 +49,6 @@ def test_no_two_nodes_draw_the_same_random_numbers(run_nodes: RunJob) -> None:
     assert len({number for pair in drawn for number in pair}) == 4
 
 
-def test_a_node_that_is_not_ready_yet_hears_of_a_peer_that_has_ended(
-    run_nodes: RunJob, monkeypatch: pytest.MonkeyPatch, folder: Path
-) -> None:
-    monkeypatch.chdir(folder)
-    os.mkfifo("has_work")
-    os.mkfifo("restarted")
-    results = run_nodes(mains.what_has_ended, router=mains.LateRouter, max_retries=1)
-    assert results == [(1, 1), None]
-
-
 def test_a_node_may_leave_by_sys_exit(run_nodes: RunJob) -> None:
     assert run_nodes(mains.leave_with, 0) == [None, None]
 
@@ -99,16 +89,6 @@ def test_nodes_that_ignore_sigterm_are_killed(run_nodes: RunJob) -> None:
 def test_the_error_is_known_before_its_node_has_closed_everything(run_nodes: RunJob) -> None:
     with pytest.raises(NodeFailed, match="Node 1 failed"):
         run_nodes(mains.fail_on, 1, router=mains.ClosingRouter)
-
-
-def test_errors_of_the_same_moment_come_together(run_nodes: RunJob, folder: Path) -> None:
-    with pytest.raises(NodeFailed) as caught:
-        run_nodes(mains.fail_together, str(folder))
-    assert isinstance(caught.value.__cause__, ExceptionGroup)
-    causes = caught.value.__cause__.exceptions
-    assert sorted(str(cause) for cause in causes) == ["on 0", "on 1"]
-    other = 1 - (caught.value.node_id or 0)
-    assert f"In the same second: node {other} failed" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -163,13 +143,6 @@ def test_a_node_is_restarted_under_its_id_as_a_new_incarnation(run_nodes, folder
     assert ("in die_in_the_first_incarnations" in caplog.text) is (how == "raise")
 
 
-def test_there_are_no_more_restarts_than_allowed(run_nodes: RunJob, folder: Path) -> None:
-    with pytest.raises(NodeFailed, match="Restarts of this node before: 1") as caught:
-        run_nodes(mains.die_in_the_first_incarnations, str(folder), 9, "kill", max_retries=1)
-    assert caught.value.node_id == 1
-    assert sorted(path.name for path in folder.iterdir()) == ["0-1", "1-1", "1-2"]
-
-
 def test_a_failed_node_that_will_not_end_is_killed_and_restarted(
     run_nodes: RunJob,
     folder: Path,
@@ -184,17 +157,4 @@ def test_a_failed_node_that_will_not_end_is_killed_and_restarted(
 def test_a_node_that_dies_while_the_job_ends_is_not_restarted(run_nodes, caplog) -> None:
     caplog.set_level(logging.WARNING)
     assert run_nodes(mains.die_last, max_retries=3) == [0, None]
-    assert "node 1 was not restarted to the end" in caplog.text
-
-
-def test_a_restart_is_broken_off_when_the_job_ends_meanwhile(
-    run_nodes: RunJob,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.WARNING)
-    monkeypatch.chdir(folder)
-    results = run_nodes(mains.end_during_a_restart, router=mains.SlowRouter, max_retries=1)
-    assert results == [0, None]
     assert "node 1 was not restarted to the end" in caplog.text

@@ -6,9 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
-import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,8 +18,9 @@ from typing import Literal, TypeAlias
 from packaging.requirements import Requirement
 
 from ding_lite.cli.exit_codes import DONE, FAILED
+from ding_lite.cli.options.arguments import PROTOCOLS
 from ding_lite.errors import ConfigError, pip_line
-from ding_lite.parallel.network.address import LOOPBACK, Address
+from ding_lite.io.memory import available_bytes
 from ding_lite.settings import PREFIX, Settings, process_environ
 
 Level: TypeAlias = Literal["ok", "warn", "fail"]
@@ -72,7 +71,6 @@ def examine(_: object = None) -> int:
         _processors,
         _memory,
         _shared_memory,
-        _ports,
         _disk,
         _extras,
         _torch,
@@ -144,12 +142,11 @@ def _packages() -> Iterator[Finding]:
     for one in map(Requirement, wanted):
         if one.marker is not None and not one.marker.evaluate({"extra": ""}):
             continue
-        version = _version_of(one.name)
-        if version is not None and _satisfies(version, one):
-            fine.append(f"{one.name} {version}")
-            continue
-        found = "is not installed" if version is None else f"{version} is not {one.specifier}"
-        yield Finding("fail", one.name, found, f'pip install "{one.name}{one.specifier}"')
+        found, is_enough = _installed(one)
+        if is_enough:
+            fine.append(found)
+        else:
+            yield Finding("fail", one.name, found, f'pip install "{one.name}{one.specifier}"')
     yield Finding("ok", "packages", ", ".join(fine))
 
 
@@ -159,22 +156,25 @@ def _extras() -> Iterator[Finding]:
             needed = sorted(_needed_by(PACKAGE, extra), key=lambda one: extra not in one.name)
         except importlib.metadata.PackageNotFoundError:
             return
+        found = [_installed(one) for one in needed]
         if not needed:
             continue
-        have = {one.name: _version_of(one.name) for one in needed}
-        faults = [
-            f"{one.name} "
-            + (f"{version} is not {one.specifier}" if version else "is not installed")
-            for one in needed
-            if (version := have[one.name]) is None or not _satisfies(version, one)
-        ]
-        if have[needed[0].name] is None:  # the others may be installed for another reason
+        if _version_of(needed[0].name) is None:  # the others may be installed for another reason
             yield Finding("ok", extra, f"not installed; for {purpose}: {pip_line(extra)}")
-        elif faults:
+        elif faults := [text for text, is_enough in found if not is_enough]:
             yield Finding("warn", extra, f"for {purpose}: {', '.join(faults)}", pip_line(extra))
         else:
-            listed = ", ".join(f"{name} {version}" for name, version in have.items())
-            yield Finding("ok", extra, f"{listed}, for {purpose}")
+            yield Finding("ok", extra, f"{', '.join(text for text, _ in found)}, for {purpose}")
+
+
+def _installed(one: Requirement) -> tuple[str, bool]:
+    """Describe the installed version of a package; return whether it is enough."""
+    version = _version_of(one.name)
+    if version is None:
+        return f"{one.name} is not installed", False
+    if one.specifier.contains(version, prereleases=True):
+        return f"{one.name} {version}", True
+    return f"{one.name} {version} is not {one.specifier}", False
 
 
 def _needed_by(package: str, extra: str) -> Iterator[Requirement]:
@@ -192,10 +192,6 @@ def _needed_by(package: str, extra: str) -> Iterator[Requirement]:
         elif _version_of(one.name) is not None:
             for inner in one.extras:
                 yield from _needed_by(one.name, inner)
-
-
-def _satisfies(version: str, one: Requirement) -> bool:
-    return one.specifier.contains(version, prereleases=True)
 
 
 def _version_of(name: str) -> str | None:
@@ -228,12 +224,9 @@ def _core_quota() -> float | None:
 
 
 def _memory() -> Iterator[Finding]:
-    text = Path("/proc/meminfo").read_text()
-    kilobytes = dict(re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE))
-    total, free = (int(kilobytes[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
-    found = f"{_format_bytes(free)} free of {_format_bytes(total)}"
+    free = available_bytes()
     advice = "Choose small replays, and few nodes."
-    yield _judged("memory", found, free >= LITTLE_MEMORY, advice)
+    yield _judged("memory", f"{_gigabytes(free)} free", free >= LITTLE_MEMORY, advice)
 
 
 def _shared_memory() -> Iterator[Finding]:
@@ -243,7 +236,7 @@ def _shared_memory() -> Iterator[Finding]:
         yield Finding("fail", "shared memory", f"{path} cannot be written to", advice)
         return
     free = shutil.disk_usage(path).free
-    found = f"{_format_bytes(free)} free in {path}"
+    found = f"{_gigabytes(free)} free in {path}"
     advice = "Large weights need more: docker run --shm-size=1g."
     yield _judged("shared memory", found, free >= LITTLE_SHARED, advice)
 
@@ -259,46 +252,16 @@ def _disk() -> Iterator[Finding]:
         yield Finding("fail", "runs", f"{place.resolve()}: {error.strerror}", advice)
         return
     free = shutil.disk_usage(place).free
-    found = f"{place.resolve()} can be written to, {_format_bytes(free)} free"
+    found = f"{place.resolve()} can be written to, {_gigabytes(free)} free"
     is_enough = free >= LITTLE_DISK
     yield _judged("runs", found, is_enough, "Checkpoints with large replays need more.")
 
 
-def _format_bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:,.1f} GB"
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB"
 
 
 # -- nodes -------------------------------------------------------------------------------
-
-
-def _ports() -> Iterator[Finding]:
-    try:
-        settings = Settings.from_environ()
-    except ConfigError:  # already reported by `_environment`
-        return
-    address = settings.address or LOOPBACK
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    taken = []
-    for port in settings.ports or (0,):
-        with socket.socket(family) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind((address, port))
-            except OSError as error:
-                place = str(Address("tcp", address, port)).removeprefix("tcp://")
-                taken.append(f"{place} ({error.strerror})")
-    if taken:
-        advice = "Choose others with DING_LITE_ADDRESS and DING_LITE_PORTS."
-        yield Finding("fail", "ports", f"cannot listen on {', '.join(taken)}", advice)
-    elif settings.ports:
-        listed = ", ".join(map(str, settings.ports))
-        yield Finding("ok", "ports", f"{listed} of {address} can be listened on")
-    else:
-        yield Finding("ok", "ports", f"there are free ones on {address}")
 
 
 class _Meeting:
@@ -322,18 +285,14 @@ class _Meeting:
             out, error = self._process.communicate()
             error = f"not within {MEETING_S:.0f} s; {error}"
         advice = "docs/troubleshooting.md tells what may stand between two nodes."
-        answers = {answer["protocol"]: answer for answer in map(json.loads, out.splitlines())}
-        for protocol in ("ipc", "tcp"):
-            answer = answers.get(
-                protocol, {"error": (error.strip().splitlines() or ["no answer"])[-1]}
-            )
-            subject = f"nodes by {protocol}"
-            if answer["error"]:
-                yield Finding("fail", subject, answer["error"].splitlines()[0], advice)
+        answers = {protocol: answer for protocol, *answer in map(json.loads, out.splitlines())}
+        no_answer = (error.strip().splitlines() or ["no answer"])[-1], 0.0
+        for protocol in PROTOCOLS:
+            fault, seconds = answers.get(protocol, no_answer)
+            subject, found = f"nodes by {protocol}", f"two nodes have met, in {seconds:.1f} s"
+            if fault:
+                yield Finding("fail", subject, fault.splitlines()[0], advice)
             else:
-                found = (
-                    f"two nodes have connected and exchanged messages, in {answer['seconds']:.1f} s"
-                )
                 yield Finding("ok", subject, found)
 
 

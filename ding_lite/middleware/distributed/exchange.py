@@ -57,45 +57,29 @@ def send(
     """
     _check(key, timeout)
     check_all(whole(1, in_flight=in_flight))
-    return _Send(current_router(), key, check_patterns(to, of_receivers=True), in_flight, timeout)
+    router, patterns = current_router(), check_patterns(to, of_receivers=True)
+    has_checked = False
 
-
-@dataclass(eq=False)
-class _Send:
-    __name__ = "send"
-
-    router: Router
-    key: str
-    to: tuple[str, ...]
-    in_flight: int
-    timeout: float | None
-    has_checked: bool = False
-
-    def __call__(self, ctx: Context) -> None:
-        if not self.has_checked:
-            _check_receivers(self.router, self.to)
-            self.has_checked = True
-        value = ctx[self.key]
+    def _send(ctx: Context) -> None:
+        nonlocal has_checked
+        if not has_checked:
+            _check_receivers(router, patterns)
+            has_checked = True
+        value = ctx[key]
         items = value if isinstance(value, list) else [value]
-        del ctx[self.key]
+        del ctx[key]
 
-        in_flight = self.in_flight
-        if is_alone(self.router):
-            # The receiver is this node, later in the step: it makes no room while this call waits.
-            in_flight = max(in_flight, 2 * len(items))
+        # Alone, the receiver is this node, later in the step: it makes no room during this call.
+        room = max(in_flight, 2 * len(items)) if is_alone(router) else in_flight
         began = SYSTEM_CLOCK.now()
         for item in items:
-            is_sent = self.router.send(
-                self.key,
-                item,
-                to=self.to,
-                in_flight=in_flight,
-                timeout=self.timeout,
-                until=lambda: ctx.finish,
-            )
-            if not is_sent:
+            if not router.send(
+                key, item, to=patterns, in_flight=room, timeout=timeout, until=lambda: ctx.finish
+            ):
                 break
         ctx.metrics["send_wait_s"] = SYSTEM_CLOCK.now() - began
+
+    return _send
 
 
 def receive(

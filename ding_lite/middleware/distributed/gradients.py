@@ -10,7 +10,7 @@ from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.settings import at_least, check_all
+from ding_lite.settings import check_all, whole
 
 
 def pull_weights(policy: Policy, server: GradientServer, *, every: int = 1) -> Middleware:
@@ -33,7 +33,7 @@ def pull_weights(policy: Policy, server: GradientServer, *, every: int = 1) -> M
     """
     check_has(policy, "load_weights", "policy")
     check_has(server, "pull", "server")
-    check_all(at_least(1, every=every))
+    check_all(whole(1, every=every))
 
     def _pull_weights(ctx: Context) -> None:
         if ctx.total_step % every == 0:
@@ -117,7 +117,7 @@ staleness)
     """
     check_has(policy, "load_weights", "policy")
     check_has(server, "wait_for_updates", "server")
-    check_all(at_least(1, updates=updates))
+    check_all(whole(1, updates=updates))
     router = current_router()
 
     def _serve_gradients(ctx: Context) -> None:

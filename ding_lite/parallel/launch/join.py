@@ -18,7 +18,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from ding_lite.clock import SYSTEM_CLOCK, Deadline
+from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import (
     AuthenticationError,
     ConfigError,
@@ -43,7 +43,7 @@ from ding_lite.parallel.observe.metrics import own_directory
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.supervise.node_process import node_of
 from ding_lite.runtime.messaging.labels import node_labels, roles_of
-from ding_lite.settings import Settings
+from ding_lite.settings import Settings, check_all, whole
 
 ALL_INTERFACES = ("0.0.0.0", "::")
 """Wildcard hosts: every interface of a machine, in IPv4 and IPv6."""
@@ -60,8 +60,9 @@ logger = logging.getLogger(__name__)
 def tcp_only(protocol: str | None) -> str:
     if protocol not in (None, "tcp"):
         raise ConfigError(
-            f"`protocol` (or DING_LITE_PROTOCOL) is {protocol!r}, but an external launch, and "
-            f"nodes that join by `attach_to`, connect over tcp. Leave it out."
+            f"`protocol` (or DING_LITE_PROTOCOL) is {protocol!r}, but nodes that are started by a "
+            f"launcher, in a shell or by Ray, and those of an elastic job, connect over tcp. Leave "
+            f"it out."
         )
     return "tcp"
 
@@ -78,8 +79,7 @@ def node_of_environment(plan: JobPlan, attach_to: Sequence[str]) -> NodeSpec:
     lower = sorted(peer for peer in neighbours(plan.edges, node_id) if peer < node_id)
     rendezvous, where = _addresses_to_dial(node_id, lower, _tcp(attach_to))
     listen, grows = None, plan.growth(first_id=1)
-    is_dialled = node_id == HUB or (grows is not None and grows.topology == "mesh")
-    if (is_dialled and (plan.edges or grows)) or node_id in listeners(plan.edges):
+    if _is_dialled(plan, node_id, grows):
         port = _port(plan.settings.ports, node_id, num_nodes, may_be_free=rendezvous is not None)
         listen = str(Address("tcp", plan.address or _interface(rendezvous, plan.key_file), port))
     return plan.spec(
@@ -171,7 +171,6 @@ def join(
 
 
 def _ask(rendezvous: str, plan: JobPlan, *request: Any) -> dict[str, Any]:
-    deadline = Deadline.after(plan.startup_timeout)
     refusal: Exception | None = None
     for entrance in random.sample(ENTRANCES, TRIES):
         spec = NodeSpec(
@@ -182,13 +181,13 @@ def _ask(rendezvous: str, plan: JobPlan, *request: Any) -> dict[str, Any]:
             dials={HUB: rendezvous},
             peers=frozenset({HUB}),
             key_file=plan.key_file,
-            startup_timeout=deadline.remaining,
+            startup_timeout=plan.startup_timeout,
         )
         with closing(NodeRouter(spec)) as router:
             try:
                 router.wait_ready()
                 answer: dict[str, Any] = router.call(
-                    HUB, JOIN, *request, timeout=deadline.remaining
+                    HUB, JOIN, *request, timeout=plan.startup_timeout
                 )
                 return answer
             except AuthenticationError as error:
@@ -204,7 +203,8 @@ def _places(node_ids: Sequence[int] | None, settings: Settings) -> Sequence[int]
             f"`node_ids` is {node_ids!r}; a list with the number of one place was expected, such "
             f"as node_ids=[2]."
         )
-    return node_ids
+    check_all(*(whole(0, node_ids=node_id) for node_id in node_ids))
+    return [*map(int, node_ids)]
 
 
 def _addresses_to_dial(
@@ -266,31 +266,23 @@ def _tcp(addresses: Sequence[str]) -> list[str]:
 
 def node_of_launcher(plan: JobPlan, place: Placement) -> NodeSpec:
     """Return the spec of this node, which listens on its own machine at its port of the plan."""
-    node_id, links, ports = place.node_id, plan.edges, plan.ports
-    if links and not place.on_one_machine:
+    node_id, ports = place.node_id, plan.ports
+    host, listens_on = place.host, plan.address or _all_interfaces(place.host)
+    if place.on_one_machine:
+        host = LOOPBACK if plan.address in (None, *ALL_INTERFACES) else str(plan.address)
+        listens_on = plan.address or LOOPBACK
+    elif plan.edges:
         _check_machines(plan, place)
-    inside = LOOPBACK if plan.address in (None, *ALL_INTERFACES) else plan.address
-
-    def address_of(peer: int) -> str:
-        host = inside if place.on_one_machine else place.hosts.get(peer, "")
-        return host and str(Address("tcp", host, ports[peer]))
-
-    must_ask = not all(map(address_of, listeners(links)))
-
-    listen, grows = None, plan.growth(first_id=place.num_nodes)
-    is_dialled = grows is not None and (node_id == HUB or grows.topology == "mesh")
-    if node_id in listeners(links) or is_dialled or (must_ask and node_id == HUB):
-        host = plan.address or (
-            inside if place.on_one_machine else _all_interfaces(place.hosts.get(HUB, ""))
-        )
-        listen = str(Address("tcp", host, ports[node_id]))
-    world = tuple(plan.labels_of_nodes())
+    hub = host and str(Address("tcp", host, ports[HUB]))
+    grows, world = plan.growth(first_id=place.num_nodes), tuple(plan.labels_of_nodes())
     return plan.spec(
         node_id,
         world[node_id],
-        address_of,
-        listen=listen,
-        rendezvous=address_of(HUB) if must_ask else None,
+        lambda peer: hub if peer == HUB else "",
+        listen=str(Address("tcp", listens_on, ports[node_id]))
+        if _is_dialled(plan, node_id, grows)
+        else None,
+        rendezvous=hub if listeners(plan.edges) - {HUB} else None,
         # Labels of the environment may differ between nodes, so each sends its own.
         world=() if plan.settings.labels else world,
         growth=grows,
@@ -298,9 +290,15 @@ def node_of_launcher(plan: JobPlan, place: Placement) -> NodeSpec:
     )
 
 
+def _is_dialled(plan: JobPlan, node_id: int, grows: Growth | None) -> bool:
+    """Tell whether other nodes dial a node, as peers or to ask node 0 for addresses."""
+    may_be = node_id == HUB or (grows is not None and grows.topology == "mesh")
+    return node_id in listeners(plan.edges) or (may_be and bool(plan.edges or grows))
+
+
 def _check_machines(plan: JobPlan, place: Placement) -> None:
     """Refuse a job on several machines that cannot connect, on all nodes alike."""
-    if 0 not in place.hosts:
+    if not place.host:
         raise ConfigError(
             f"{place.launcher} has started {place.num_nodes} nodes on several machines and does "
             f"not give the host of node 0, which the others must dial. {place.how_to_tell}"
@@ -332,9 +330,9 @@ def attached_node(
             f"program of several workers as one node, also set DING_LITE_NUM_NODES."
         )
     [node_id] = node_ids
-    if not isinstance(node_id, int) or isinstance(node_id, bool) or node_id < len(attach_to):
+    if node_id < len(attach_to):
         raise ConfigError(
-            f"`node_ids` is [{node_id!r}] and `attach_to` has the addresses of the nodes 0 to "
+            f"`node_ids` is [{node_id}] and `attach_to` has the addresses of the nodes 0 to "
             f"{len(attach_to) - 1}; a node that joins must have a higher number than those."
         )
     if any(plan.roles) or plan.settings.roles:

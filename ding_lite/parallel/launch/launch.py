@@ -186,7 +186,8 @@ class Parallel:
             ports = None
         elif ports is None:
             of_launcher = None if place is None else place.port
-            ports = _ports_of(settings) or of_launcher
+            first, *others = settings.ports or [of_launcher]
+            ports = settings.ports if others else first  # a single port is the first of a range
         is_here = place is not None or is_external or bool(attach_to)
         is_over_tcp = is_here or elastic or starter == "ray"
         num_nodes = place.num_nodes if place else settings.num_nodes or n_parallel_workers
@@ -211,7 +212,7 @@ class Parallel:
         if place is not None:
             return _run_where_launched(plan, place)
         if joins:
-            return _run_as_joining_node(plan, attach_to, node_ids)
+            return _runner(partial(_join, plan, attach_to, node_ids))
         if settings.num_nodes == 1 and not attach_to and not elastic:
             return _run_alone(plan)
         if is_external:
@@ -221,9 +222,9 @@ class Parallel:
         _refuse_a_place_in_no_job(node_ids, settings)
         max_retries = max_retries if auto_recover else 0
         if starter == "ray":
-            return _run_on_ray(plan, max_retries, resources or {})
+            return _run_on_ray(plan, max_retries=max_retries, resources=resources or {})
         if plan.num_nodes > 1:
-            return _run_on_processes(plan, max_retries)
+            return _runner(partial(_run_on_processes, plan, max_retries))
         return _run_as_node(plan, first_elastic_node(plan)) if elastic else _run_alone(plan)
 
 
@@ -236,15 +237,11 @@ def _role_of_joining_node(
     return [several(roles[-1])] if roles else None
 
 
-def _ports_of(settings: Settings) -> int | Sequence[int] | None:
-    """Return the ports in the form of the argument: a single port is the first of a range."""
-    return settings.ports[0] if len(settings.ports) == 1 else settings.ports or None
-
-
 def _runner(start: Start) -> Runner[Any]:
-    def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
+    def run(main: Callable[..., ResultT], /, *args: object, **kwargs: object) -> list[ResultT]:
         _refuse_nesting()
         _refuse_asynchronous(main)
+        _check_arguments(main, args, kwargs)
         refuse_while_importing()
         try:
             return start(main, args, kwargs)
@@ -256,25 +253,28 @@ def _runner(start: Start) -> Runner[Any]:
     return run
 
 
-def _run_in_process(
-    node_id: int, labels: frozenset[str], connect: Callable[[], AbstractContextManager[object]]
-) -> Runner[Any]:
-    def start(main: Main, args: Args, kwargs: Kwargs) -> list[Any]:
-        token = _RUNS_HERE.set(True)
-        try:
-            with named_in_logs(describe_node(node_id, labels)), connect():
-                limit_torch_threads()
-                return [main(*args, **kwargs)]
-        finally:
-            _RUNS_HERE.reset(token)
-
-    return _runner(start)
+def _run_here(
+    node_id: int,
+    labels: frozenset[str],
+    connect: Callable[[], AbstractContextManager[object]],
+    main: Main,
+    args: Args,
+    kwargs: Kwargs,
+) -> list[Any]:
+    token = _RUNS_HERE.set(True)
+    try:
+        with named_in_logs(describe_node(node_id, labels)), connect():
+            limit_torch_threads()
+            return [main(*args, **kwargs)]
+    finally:
+        _RUNS_HERE.reset(token)
 
 
 def _run_alone(plan: JobPlan) -> Runner[Any]:
     [labels] = plan.labels_of_nodes(distributed=False)
     router = LocalRouter(labels=labels | labels_of_environment())
-    return _run_in_process(router.node_id, router.labels, lambda: use_router_in_process(router))
+    connect = partial(use_router_in_process, router)
+    return _runner(partial(_run_here, router.node_id, router.labels, connect))
 
 
 def _run_where_launched(plan: JobPlan, place: Placement) -> Runner[Any]:
@@ -294,40 +294,35 @@ def _run_as_node(
     own = plan.settings
     spec = replace(spec, linger=own.linger, peer_timeout=own.peer_timeout or None)
     connect = partial(connected, spec, starter=starter, advice=advice)
-    return _run_in_process(spec.node_id, spec.labels, connect)
+    return _runner(partial(_run_here, spec.node_id, spec.labels, connect))
 
 
-def _run_as_joining_node(plan: JobPlan, *place: Any) -> Runner[Any]:
-    def start(main: Main, args: Args, kwargs: Kwargs) -> list[Any]:
-        return _run_as_node(plan, joining_node(plan, *place))(main, *args, **kwargs)
-
-    return _runner(start)
-
-
-def _run_on_processes(plan: JobPlan, max_retries: int) -> Runner[Any]:
-    def start(main: Main, args: Args, kwargs: Kwargs) -> list[Any]:
-        _check_main(main)
-        with ExitStack() as stack:
-            with postponed():  # an interrupt here would leave the directory behind
-                directory = PrivateDirectory()
-                stack.callback(directory.remove)
-            job = Job(
-                specs=plan.specs(directory),
-                main=main,
-                args=args,
-                kwargs=kwargs,
-                make_router=router_of,
-                max_retries=max_retries,
-            )
-            with named_in_logs("launcher"):
-                return run_job(job, LocalEngine(job, directory, preload=slow_to_import()))
-
-    return _runner(start)
+def _join(
+    plan: JobPlan,
+    attach_to: Sequence[str],
+    node_ids: Sequence[int] | None,
+    main: Main,
+    args: Args,
+    kwargs: Kwargs,
+) -> list[Any]:
+    return _run_as_node(plan, joining_node(plan, attach_to, node_ids))(main, *args, **kwargs)
 
 
-def _run_on_ray(
-    plan: JobPlan, max_retries: int, resources: Mapping[str, Mapping[str, Any]]
-) -> Runner[Any]:
+def _run_on_processes(
+    plan: JobPlan, max_retries: int, main: Main, args: Args, kwargs: Kwargs
+) -> list[Any]:
+    _check_main(main)
+    with ExitStack() as stack:
+        with postponed():  # an interrupt here would leave the directory behind
+            directory = PrivateDirectory()
+            stack.callback(directory.remove)
+        specs = plan.specs(directory)
+        job = Job(specs, main, args, kwargs, make_router=router_of, max_retries=max_retries)
+        with named_in_logs("launcher"):
+            return run_job(job, LocalEngine(job, directory, preload=slow_to_import()))
+
+
+def _run_on_ray(plan: JobPlan, **how: Any) -> Runner[Any]:
     for name, value in (("address", plan.address), ("ports", plan.ports)):
         if value:
             raise ConfigError(
@@ -338,7 +333,7 @@ def _run_on_ray(
     def start(main: Main, args: Args, kwargs: Kwargs) -> list[Any]:
         from ding_lite.parallel.supervise.ray.engine import run_on_ray
 
-        return run_on_ray(plan, main, args, kwargs, max_retries=max_retries, resources=resources)
+        return run_on_ray(plan, main, args, kwargs, **how)
 
     return _runner(start)
 
@@ -406,6 +401,20 @@ def _refuse_asynchronous(main: Callable[..., object]) -> None:
             f"`{getattr(main, '__qualname__', main)}` is {kind} function, so a call runs nothing "
             f"of it. Give a plain function{advice}; middleware of a task may be asynchronous."
         )
+
+
+def _check_arguments(main: Main, args: Args, kwargs: Kwargs) -> None:
+    try:
+        signature = inspect.signature(main, follow_wrapped=False)  # a wrapper may add arguments
+    except (TypeError, ValueError):  # some functions in C have no signature
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ConfigError(
+            f"`{getattr(main, '__qualname__', main)}` takes {signature}: {error}. Its arguments "
+            f"follow it in the call of the runner, and `--` on a command line."
+        ) from error
 
 
 def _check_main(main: Callable[..., object]) -> None:

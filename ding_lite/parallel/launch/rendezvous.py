@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ding_lite.errors import AuthenticationError, ConfigError, PeerLost, RemoteError
+from ding_lite.errors import ConfigError, PeerLost, RemoteError
 from ding_lite.parallel.launch.membership import router_of
 from ding_lite.parallel.network.address import ANY_HOST, Address
 from ding_lite.parallel.network.interfaces import reachable_at
@@ -154,7 +154,6 @@ class RendezvousNode:
     """A node's router together with its part in the rendezvous."""
 
     def __init__(self, spec: NodeSpec) -> None:
-        self._spec = spec
         self._rendezvous_router: NodeRouter | None = None
         """A second router, if this node is no peer of node 0."""
         self.router: NodeRouter
@@ -191,22 +190,8 @@ class RendezvousNode:
 
     def wait_ready(self) -> None:
         if self._rendezvous_router is not None:
-            self._request_entry(self._rendezvous_router)
+            self._rendezvous_router.wait_ready()
         self.router.wait_ready()
-
-    def _request_entry(self, rendezvous: NodeRouter) -> None:
-        """Wait for node 0. The given address may also be that of the only peer to dial."""
-        try:
-            rendezvous.wait_ready()
-        except AuthenticationError as refusal:
-            if [*self._spec.dials.values()] != [""]:
-                raise
-            [peer] = self._spec.dials
-            self.router.links.redial(peer, str(self._spec.rendezvous))
-            try:
-                self.router.wait_ready()
-            except AuthenticationError:
-                raise refusal from None
 
 
 def rendezvous_spec(spec: NodeSpec, others: frozenset[int]) -> NodeSpec:

@@ -76,7 +76,9 @@ def running_jobs(
 def choose(jobs: Sequence[RunningJob], name: str) -> RunningJob:
     """Return the job with a name, a prefix of one, or the process id of one of its nodes."""
     found = [job for job in jobs if job.name == name]
-    found = found or [job for job in jobs if name in _pids(job)]
+    found = found or [
+        job for job in jobs if any(name == str(n.metrics.pid) for n in job.nodes if n.metrics)
+    ]
     found = found or [job for job in jobs if name and job.name.startswith(name)]
     if len(found) == 1:
         return found[0]
@@ -85,10 +87,6 @@ def choose(jobs: Sequence[RunningJob], name: str) -> RunningJob:
         raise ConfigError(f"{name!r} may be any of the jobs {', '.join(names)}. Name one of them.")
     running = f"Running are: {', '.join(names)}." if names else "No job of yours runs here."
     raise ConfigError(f"There is no job {name!r}.{did_you_mean(name, names)} {running}")
-
-
-def _pids(job: RunningJob) -> list[str]:
-    return [str(node.metrics.pid) for node in job.nodes if node.metrics is not None]
 
 
 def _by_job(found: Mapping[str, Sequence[NodeMetrics]]) -> dict[str, list[NodeMetrics]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from ding_lite.clock import Deadline
@@ -19,7 +19,7 @@ from ding_lite.parallel.supervise.node_process import (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Job:
     """The arguments of a supervised job."""
 
@@ -27,6 +27,7 @@ class Job:
     main: Callable[..., Any]
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    _: KW_ONLY
     make_router: MakeRouter
     max_retries: int = 0
 

@@ -200,20 +200,15 @@ class NodeProcess(ForkProcess):
     def _read_commands(self, router: NodeRouter) -> None:
         """Handle commands of the launcher while `main` runs, until the last one (None)."""
         try:
-            with suppress(EOFError, OSError):
-                while (command := self._next_command()) is not None:
-                    execute(router, command)
-        finally:
-            self._may_go.set()
-
-    def _next_command(self) -> Command | None:
-        try:
-            command: Command | None = self._connection.recv()
+            while (command := self._connection.recv()) is not None:
+                execute(router, command)
+        except (EOFError, OSError):
+            pass
         except TypeError:  # the descriptor is None: another thread has closed the connection
             if not self._connection.closed:
                 raise
-            return None
-        return command
+        finally:
+            self._may_go.set()
 
     def _enter(self, stage: Stage) -> None:
         self._stage = stage

@@ -65,7 +65,7 @@ def run_job(job: Job, engine: Engine) -> list[Any]:
         failure = supervisor.failure
         if failure is not None:
             raise failure
-        if not (engine.forwards_signals and supervisor.has_all_results):
+        if not engine.forwards_signals or len(supervisor.results) < len(job.specs):
             interruption.raise_if_any()
         return supervisor.results
 
@@ -90,10 +90,6 @@ class Supervisor:
     @property
     def is_over(self) -> bool:
         return all(node.is_over for node in self._nodes.values())
-
-    @property
-    def has_all_results(self) -> bool:
-        return all(node.returned is not None for node in self._nodes.values())
 
     @property
     def results(self) -> list[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import socket
 from collections.abc import Iterator
 from configparser import RawConfigParser
 from pathlib import Path
@@ -78,7 +77,7 @@ def test_a_package_that_is_missing_or_too_old_is_named(monkeypatch: pytest.Monke
     old, missing, fine = look("_packages")
     assert (old.level, old.subject, old.advice) == ("fail", "numpy", 'pip install "numpy>=99"')
     assert " is not >=99" in old.found
-    assert (missing.level, missing.found) == ("fail", "is not installed")
+    assert (missing.level, missing.found) == ("fail", "no-such-package is not installed")
     assert (fine.level, fine.found.split()[0]) == ("ok", "rich")
     [extra] = [finding for finding in look("_extras") if finding.subject == "ray"]
     assert extra.level == "ok"
@@ -117,27 +116,6 @@ def test_every_extra_of_users_is_looked_at() -> None:
     settings.read(Path(__file__).resolve().parents[3] / "setup.cfg")
     offered = {*settings["options.extras_require"]}
     assert offered - FOR_DEVELOPERS == doctor._EXTRAS.keys()
-
-
-@pytest.mark.parametrize(
-    ("address", "shown", "family"),
-    [("127.0.0.1", "127.0.0.1", socket.AF_INET), ("::1", "[::1]", socket.AF_INET6)],
-)
-def test_a_port_that_is_taken_is_named(
-    address: str, shown: str, family: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DING_LITE_ADDRESS", address)
-    try:
-        taken = socket.create_server((address, 0), family=family)
-    except OSError as error:
-        pytest.skip(f"no {address} here: {error}")
-    assert [finding.level for finding in look("_ports")] == ["ok"]
-    with taken:
-        port = taken.getsockname()[1]
-        monkeypatch.setenv("DING_LITE_PORTS", str(port))
-        [finding] = look("_ports")
-    assert finding.level == "fail"
-    assert finding.found == f"cannot listen on {shown}:{port} (Address already in use)"
 
 
 def test_a_directory_that_cannot_be_written_to_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

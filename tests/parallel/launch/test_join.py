@@ -11,16 +11,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from ding_lite.distributed import ModelServer, World
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, DeadlineExceeded
 from ding_lite.parallel import Parallel
 from ding_lite.parallel.launch.environment.base import Placement
 from ding_lite.parallel.launch.join import (
     attached_node,
     connected,
+    joining_node,
     node_of_environment,
     node_of_launcher,
     probe,
@@ -134,7 +136,7 @@ def test_arguments_override_the_environment_except_number_of_nodes_and_ports(
     Parallel.runner(1, "star", attach_to=A)
     with pytest.raises(ConfigError, match=r"dials the nodes \[0\]"):
         Parallel.runner(1, "star")
-    with pytest.raises(ConfigError, match=r"`protocol` .* is 'ipc'"):
+    with pytest.raises(ConfigError, match=r"`protocol` .* is 'ipc', but nodes that are started by"):
         Parallel.runner(1, protocol="ipc")
     with pytest.raises(ConfigError, match="has 1 entries for 3 nodes"):
         Parallel.runner(1, roles=["learner"])
@@ -150,7 +152,7 @@ def launched(node_id: int, num_nodes: int = 3, **more: Any) -> NodeSpec:
         num_nodes=num_nodes,
         job="4711",
         on_one_machine=more.pop("on_one_machine", True),
-        hosts=more.pop("hosts", {}),
+        host=more.pop("host", ""),
     )
     whole = JobPlan(**{"num_nodes": num_nodes, "protocol": "tcp", "ports": 20_000, **more})
     return node_of_launcher(whole, place)
@@ -160,7 +162,8 @@ def test_nodes_of_one_machine_use_the_loopback_interface() -> None:
     zero, one, two = (launched(node) for node in range(3))
     assert (zero.listen, zero.dials) == ("tcp://127.0.0.1:20000", {})
     assert (one.listen, one.dials) == ("tcp://127.0.0.1:20001", {0: zero.listen})
-    assert (two.listen, two.dials) == (None, {0: zero.listen, 1: one.listen})
+    assert (two.listen, two.dials) == (None, {0: zero.listen, 1: ""})
+    assert [spec.rendezvous for spec in (zero, one, two)] == [zero.listen] * 3
     assert [set(spec.peers) for spec in (zero, one, two)] == [{1, 2}, {0, 2}, {0, 1}]
 
 
@@ -180,8 +183,8 @@ def test_an_address_applies_to_all_nodes_of_a_machine(
 
 
 def test_each_port_can_be_given() -> None:
-    spec = launched(2, ports=[7000, 7010, 7020])
-    assert list(spec.dials.values()) == ["tcp://127.0.0.1:7000", "tcp://127.0.0.1:7010"]
+    spec = launched(1, ports=[7000, 7010, 7020])
+    assert (spec.listen, spec.dials) == ("tcp://127.0.0.1:7010", {0: "tcp://127.0.0.1:7000"})
 
 
 def test_every_node_knows_all_roles_since_all_run_the_same_program() -> None:
@@ -197,55 +200,41 @@ def test_with_labels_in_the_environment_each_node_sends_its_own() -> None:
     assert spec.world == ()
 
 
-def apart(node_id: int, hosts: dict[int, str], tmp_path: Path, **more: Any) -> NodeSpec:
+def apart(node_id: int, host: str, tmp_path: Path, **more: Any) -> NodeSpec:
     key = tmp_path / "key"
     if not key.exists():
         make_key(key)
     more = {"key_file": str(key), **more}
-    return launched(node_id, on_one_machine=False, hosts=hosts, **more)
+    return launched(node_id, on_one_machine=False, host=host, **more)
 
 
-def test_on_several_machines_nodes_dial_host_names(tmp_path: Path) -> None:
-    hosts = {0: "gpu08", 1: "gpu08", 2: "gpu09"}
-    one, two = (apart(node, hosts, tmp_path) for node in (1, 2))
-    assert one.listen == "tcp://0.0.0.0:20001"
-    assert two.dials == {0: "tcp://gpu08:20000", 1: "tcp://gpu08:20001"}
-    bound = apart(1, hosts, tmp_path, address="10.0.0.7")
-    assert (bound.listen, bound.dials) == ("tcp://10.0.0.7:20001", {0: "tcp://gpu08:20000"})
+def test_on_several_machines_only_the_host_of_node_0_is_known(tmp_path: Path) -> None:
+    rendezvous = "tcp://gpu08:20000"
+    zero, one, two = (apart(node, "gpu08", tmp_path) for node in range(3))
+    assert [spec.rendezvous for spec in (zero, one, two)] == [rendezvous] * 3
+    assert (one.listen, one.dials) == ("tcp://0.0.0.0:20001", {0: rendezvous})
+    assert (two.listen, two.dials) == (None, {0: rendezvous, 1: ""})
+    assert apart(1, "gpu08", tmp_path, address="10.0.0.7").listen == "tcp://10.0.0.7:20001"
+    assert apart(0, "gpu08", tmp_path, topology=[(1, 2)]).listen == "tcp://0.0.0.0:20000"
+    leaf = apart(1, "gpu08", tmp_path, topology="star")
+    assert (leaf.listen, leaf.dials, leaf.rendezvous) == (None, {0: rendezvous}, None)
 
 
 def test_an_ipv6_host_of_node_0_makes_nodes_listen_on_ipv6(
     tmp_path: Path,
 ) -> None:
-    zero = apart(0, {0: "fd00::7"}, tmp_path, topology="star")
+    zero, one = (apart(node, "fd00::7", tmp_path, topology="star") for node in range(2))
     assert zero.listen == "tcp://[::]:20000"
-    assert apart(1, {0: "fd00::7"}, tmp_path, topology="star").dials == {0: "tcp://[fd00::7]:20000"}
+    assert one.dials == {0: "tcp://[fd00::7]:20000"}
 
 
-def test_several_machines_need_a_key_on_all_nodes(tmp_path: Path) -> None:
-    hosts = dict.fromkeys(range(3), "gpu08")
+def test_several_machines_need_a_key_and_the_host_of_node_0_on_all_nodes(tmp_path: Path) -> None:
     for node in range(3):
         with pytest.raises(ConfigError, match=r"no key to authenticate them\. Make one"):
-            apart(node, hosts, tmp_path, key_file=None)
-    assert apart(0, {}, tmp_path, key_file=None, topology="alone").listen is None
-
-
-def test_an_unknown_host_of_node_0_is_refused_on_all_nodes(tmp_path: Path) -> None:
-    for node in range(3):
+            apart(node, "gpu08", tmp_path, key_file=None)
         with pytest.raises(ConfigError, match="does not give the host of node 0"):
-            apart(node, {}, tmp_path)
-    assert apart(2, {0: "gpu08"}, tmp_path, topology="star").dials == {0: "tcp://gpu08:20000"}
-
-
-def test_unknown_hosts_are_requested_from_node_0(tmp_path: Path) -> None:
-    rendezvous = "tcp://gpu08:20000"
-    zero, one, two = (apart(node, {0: "gpu08"}, tmp_path) for node in range(3))
-    assert [spec.rendezvous for spec in (zero, one, two)] == [rendezvous] * 3
-    assert (one.listen, one.dials) == ("tcp://0.0.0.0:20001", {0: rendezvous})
-    assert (two.listen, two.dials) == (None, {0: rendezvous, 1: ""})
-    links = [(1, 2)]
-    assert apart(0, {0: "gpu08"}, tmp_path, topology=links).listen == "tcp://0.0.0.0:20000"
-    assert apart(1, {0: "gpu08"}, tmp_path, topology="star").rendezvous is None
+            apart(node, "", tmp_path)
+    assert apart(0, "", tmp_path, key_file=None, topology="alone").listen is None
 
 
 # -- attaching to a running job -----------------------------------------------------------------
@@ -263,6 +252,7 @@ def test_an_attached_node_dials_the_given_addresses_only() -> None:
     assert (set(spec.peers), spec.listen) == ({0, 1}, None)
     assert spec.labels == {"distributed", "node.4", "late", "gpu"}
     assert guest_of((A,), None, environ={"node_id": 3}).node_id == 3
+    assert guest_of((A,), [np.int64(3)]).node_id == 3
 
 
 @pytest.mark.parametrize(
@@ -273,7 +263,7 @@ def test_an_attached_node_dials_the_given_addresses_only() -> None:
         (2, {}, "`node_ids` is 2; a list with the number of one place was expected"),
         ([2], {"num_nodes": 2}, "Found are n_parallel_workers=2.*also set DING_LITE_NUM_NODES"),
         ([0], {}, "must have a higher number"),
-        ([True], {}, "must have a higher number"),
+        ([True], {}, "`node_ids` is True; it must be a whole number"),
         ([2], {"roles": ["learner"]}, "Roles are counted over all nodes"),
         ([2], {"environ": {"roles": ("learner",)}}, "Roles are counted over all nodes"),
         ([2], {"ports": 50517}, "listens nowhere"),
@@ -285,6 +275,14 @@ def test_arguments_that_do_not_fit_attach_to_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=expected):
         guest_of((A,), node_ids, **more)
+
+
+def test_a_job_to_join_that_is_not_there_is_named_with_the_given_time() -> None:
+    with socket.create_server((LOOPBACK, 0)) as silent:
+        address = f"tcp://{LOOPBACK}:{silent.getsockname()[1]}"
+        plan = JobPlan(num_nodes=1, protocol="tcp", startup_timeout=0.2)
+        with pytest.raises(DeadlineExceeded, match=r"has waited 0\.2 s .* Something listens on"):
+            joining_node(plan, [address], None)
 
 
 # -- connected -----------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ def test_main_runs_in_this_process_as_often_as_it_is_called() -> None:
         return args, kwargs
 
     runner = Parallel.runner(n_parallel_workers=1, topology="star")
-    assert runner(main, 1, "two", three=3) == [((1, "two"), {"three": 3})]
+    assert runner(main, 1, "two", main=3) == [((1, "two"), {"main": 3})]
     [first], [second] = runner(current_router), runner(current_router)
     assert first is second
 
@@ -150,11 +151,26 @@ def generator() -> Any:
     yield
 
 
+def add(one, two): ...
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("main", [coroutine, asynchronous_generator, generator])
 def test_a_main_of_which_a_call_runs_nothing_is_refused(main: Any, workers: int) -> None:
     with pytest.raises(ConfigError, match=f"`{main.__name__}` is a .* Give a plain function"):
         Parallel.runner(workers)(main)
+
+
+@wraps(coroutine)
+def wrapped(*words: str) -> tuple[str, ...]:
+    return words
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_arguments_that_main_does_not_take_are_refused_before_nodes_start(workers: int) -> None:
+    with pytest.raises(ConfigError, match=r"`add` takes \(one, two\): missing .* 'two'\. Its arg"):
+        Parallel.runner(workers)(add, 1)
+    assert Parallel.runner(1)(wrapped, "takes any") == [("takes any",)]
 
 
 # -- launchers -----------------------------------------------------------------------------
@@ -226,8 +242,3 @@ def test_the_local_engine_and_a_launcher_of_one_process_start_nodes_here(
     torchrun.setenv("RANK", "0")
     torchrun.setenv("WORLD_SIZE", "1")
     assert labels_within() == {"standalone", "node.0"}
-
-
-def test_ipc_is_refused_under_a_launcher(torchrun: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"`protocol` .* is 'ipc', but an external launch"):
-        Parallel.runner(3, protocol="ipc")

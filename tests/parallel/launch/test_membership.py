@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from ding_lite.clock import Deadline
-from ding_lite.errors import AuthenticationError, ConfigError, LabelError, RemoteError
+from ding_lite.errors import ConfigError, LabelError, RemoteError
 from ding_lite.parallel.launch import membership
 from ding_lite.parallel.launch.join import join
 from ding_lite.parallel.launch.membership import ROSTER, ElasticRouter, read_roster
@@ -170,19 +169,6 @@ def test_a_place_that_is_not_taken_in_time_is_assigned_again(
     assert here.grow().node_id == 2  # with all the time that it needs to connect
 
 
-def test_a_job_of_fixed_size_explains_how_to_be_elastic(job: Any, tmp_path: Path) -> None:
-    here = job()
-    here.leave(1)
-    here.leave(0)
-    with (
-        closing(NodeRouter(hub_spec(2, listen=here.rendezvous))),
-        pytest.raises(
-            AuthenticationError, match=r"started with `elastic=True`.*has refused this process: "
-        ),
-    ):
-        here.ask()
-
-
 def test_a_tree_and_listed_edges_cannot_be_elastic() -> None:
     for topology in ("tree", "alone", [(0, 1)]):
         with pytest.raises(ConfigError, match="further nodes join a star or a mesh"):
@@ -219,16 +205,6 @@ def test_events_and_calls_reach_a_node_that_has_joined(job: Any) -> None:
     assert hub.call(2, "twice", 4) == 8
     assert hub.send("items", 5, to="collector.1")
     assert late.receive("items", timeout=5.0).value == 5
-
-
-def test_all_nodes_get_events_of_joining_and_leaving_nodes(job: Any) -> None:
-    here = job()
-    recorders = [Recorder(here.routers[0]), Recorder(here.routers[1])]
-    here.grow()
-    here.leave(2)
-    for each in recorders:
-        each.wait(lambda each=each: len(each.events) >= 2)  # type: ignore[misc]
-        assert [event for _, event, _ in each.events] == ["node_joined", "node_left"]
 
 
 # -- groups --------------------------------------------------------------------------------

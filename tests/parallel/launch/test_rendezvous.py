@@ -247,16 +247,6 @@ def test_events_on_a_rendezvous_link_are_not_delivered(make_nodes: Any) -> None:
     assert hub.peers == (1,)
 
 
-def test_the_address_of_the_only_peer_in_place_of_node_0_is_dialled(
-    make_nodes: Any,
-) -> None:
-    here = make_nodes([(0, 1), (1, 2)], 3)
-    _, one = here.enter(0, 1)
-    here.nodes[2] = RendezvousNode(replace(here.spec(2), rendezvous=one.address))
-    here.meet()
-    assert here.nodes[2].router.peers == (1,)
-
-
 def test_a_node_0_with_a_taken_port_releases_all_resources(make_nodes: Any) -> None:
     here = make_nodes(DEEP, 4)
     here.enter(0)

@@ -14,9 +14,6 @@ from ding_lite.runtime.trace.messages import (
     Slice,
     TracedEvent,
     Turn,
-    arrow_key,
-    draw_listener,
-    draw_wait,
 )
 
 EVENT = EventArrived("collected", (), {}, number=3)
@@ -47,57 +44,12 @@ def drawing(node_id: int, *, incarnation: int = 1) -> tuple[MessageTrace, Paper]
     return made, paper
 
 
-def test_both_ends_of_an_arrow_have_one_key() -> None:
-    one, sent = drawing(0)
-    other, came = drawing(1)
-    one.emitted("collected", 1, [(1, 3, 1)])
-    name = other.event_came(0, EVENT, 1)
-    draw_listener(name, 1)
-    draw_wait(name, 1)
-    one.published(1, [1])
-    one.state_sent(1, 7)
-    other.state_came(0, 7, 1)
-    one.asked("double", 1, 8)
-    other.answered(0, CALL, 1)
-    one.answer_came(1, ReplyArrived(8, True, 4), 1)
-    taken: Future[None] = Future()
-    one.item_sent("episodes", 1, 5, 1)
-    other.item_came(0, (1, "episodes", 5, 5, "item"), taken, 1)
-    taken.set_result(None)
-
-    keys: dict[str, set[str]] = {}
-    turns: dict[str, str] = {}
-    for turn, kind, key in sent.arrows + came.arrows:
-        keys.setdefault(kind, set()).add(key)
-        turns[kind] = turns.get(kind, "") + turn
-    assert {kind: len(found) for kind, found in keys.items()} == dict.fromkeys(keys, 1)
-    assert {kind: "".join(sorted(found)) for kind, found in turns.items()} == {
-        "event": "ffst",
-        "ctx": "fs",
-        "call": "fs",
-        "answer": "fs",
-        "item": "fst",
-    }
-
-
 def test_a_later_incarnation_of_a_node_has_arrows_of_its_own() -> None:
     one, first = drawing(0)
     again, second = drawing(0, incarnation=2)
     for made in (one, again):
         made.emitted("collected", 1, [(1, 3, 1)])
     assert first.arrows[0][2] != second.arrows[0][2]
-
-
-def test_keys_are_numbers_of_64_bits() -> None:
-    assert 0 <= int(arrow_key("event", 1), 16) < 2**64
-    assert arrow_key("event", 1, 2) != arrow_key("event", 12)
-
-
-def test_an_event_has_its_name_all_the_way() -> None:
-    made, _ = drawing(1)
-    name = made.event_came(0, EVENT, 1)
-    assert isinstance(name, TracedEvent)
-    assert (name == "collected", {"collected": 1}[name], f"{name}") == (True, 1, "collected")
 
 
 def test_internal_calls_are_not_drawn() -> None:

@@ -132,14 +132,6 @@ def test_a_rate_is_over_the_time_between_two_looks_and_never_below_nothing() -> 
     assert now.rate(before, 2.0) == Counts(total_step=10.0, events_out=0.0, ctx_in=0.5)
 
 
-def test_unacknowledged_events_and_lag_are_taken_over_all_peers() -> None:
-    ages = (0.25, None, 0.5)
-    peers = [PeerMetrics(node_id=k, unacknowledged=k, ctx_s=age) for k, age in enumerate(ages)]
-    record = replace(RECORD, peers=tuple(peers))
-    assert (record.unacknowledged, record.lag_s) == (3, 0.5)
-    assert replace(RECORD, peers=()).lag_s is None
-
-
 def test_a_node_without_a_launcher_has_a_directory_for_its_lifetime(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("ding_lite.parallel.network.address._base", lambda: tmp_path)
     with own_directory() as directory:

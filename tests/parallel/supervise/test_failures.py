@@ -94,8 +94,3 @@ def test_a_crash_names_the_exit_code_or_signal_and_the_incarnation() -> None:
 def test_a_message_that_ends_with_a_question_gets_no_full_stop() -> None:
     error = root_failure_error([failure(0, TimeoutError(), what="failed: TimeoutError: Who?")])
     assert str(error) == "Node 0 failed: TimeoutError: Who?"
-
-
-@pytest.mark.parametrize("kind", ["KeyboardInterrupt", "SystemExit"])
-def test_errors_raised_by_signals_count_as_requested(kind: str) -> None:
-    assert failure(0, KeyError(), kind=kind).may_follow_request

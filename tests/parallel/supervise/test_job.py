@@ -59,8 +59,3 @@ def test_a_connecting_node_waits_for_a_lost_peer() -> None:
     assert [made.waits_for_lost_peer(node) for node in made.values()] == [False, False, False, True]
     others = nodes("star", "rgcx")
     assert not any(others.waits_for_lost_peer(node) for node in others.values())
-
-
-def test_a_returned_peer_is_found() -> None:
-    made = nodes("star", "rxr")
-    assert [made.has_returned_peer(node) for node in made.values()] == [True, False, False]

@@ -7,18 +7,15 @@ import signal
 from collections.abc import Iterator
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ding_lite.errors import DeadlineExceeded
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.supervise.job import Job, NodeRecord
-from ding_lite.parallel.supervise.local_engine import LocalEngine, _Child, explain_unpicklable
+from ding_lite.parallel.supervise.local_engine import LocalEngine, _Child
 from ding_lite.parallel.supervise.node_process import (
-    CONNECTING,
-    IMPORTING,
     RUNNING,
     SIGNALS,
     Entered,
@@ -28,10 +25,8 @@ from ding_lite.parallel.supervise.node_process import (
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[LocalEngine]:
-    make: Any = None
-    engine = LocalEngine(
-        Job(specs=(), main=os.getpid, make_router=make), PrivateDirectory(tmp_path)
-    )
+    job = Job((), os.getpid, make_router=NodeRouter)
+    engine = LocalEngine(job, PrivateDirectory(tmp_path))
     yield engine
     engine.close()
     assert list(tmp_path.iterdir()) == []
@@ -70,20 +65,3 @@ def test_a_result_is_reported_with_all_that_other_nodes_have_sent_before(
     assert engine.wait(None) == [(0, Returned("first")), (1, Entered(RUNNING))]
     for line in lines:
         line.close()
-
-
-def test_a_startup_timeout_names_late_nodes_and_their_stages(engine: LocalEngine) -> None:
-    late = [record(1), record(3)]
-    late[0].stage, late[1].stage = IMPORTING, CONNECTING
-    error = engine.startup_error(late, [0, 2])
-    assert isinstance(error, DeadlineExceeded)
-    assert "within 60 s: node 1 was still importing `main`; node 3 was still conn" in str(error)
-    assert "Ready were: 0, 2." in str(error)
-
-
-def test_the_object_that_cannot_be_pickled_is_named() -> None:
-    parts = {"the first": 1, "the second": (lambda: None), "the third": "x" * 200}
-    message = explain_unpicklable(parts, TypeError("no"))
-    assert message.startswith("the second is <function")
-    assert message.endswith("make it inside of `main`.")
-    assert "cannot be passed to another process: no." in explain_unpicklable({}, TypeError("no"))

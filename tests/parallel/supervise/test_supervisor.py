@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from ding_lite.errors import DeadlineExceeded, NodeFailed
-from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
+from ding_lite.parallel.launch.plan import JobPlan
+from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.supervise import supervisor as supervise
 from ding_lite.parallel.supervise.engine import EngineLost, Report
 from ding_lite.parallel.supervise.job import Job, NodeRecord
@@ -73,28 +74,17 @@ class ScriptedEngine:
         self.done.append(("kill", node_id))
 
     def startup_error(self, late: Sequence[NodeRecord], ready: Sequence[int]) -> Exception:
-        return DeadlineExceeded(f"late {[n.spec.node_id for n in late]}, ready {[*ready]}")
+        return DeadlineExceeded("late")
 
     def close(self) -> None:
         self.done.append(("close",))
 
 
-def run(engine: ScriptedEngine, *, max_retries: int = 0, timeout: float | None = None) -> list[Any]:
+def run(engine: ScriptedEngine, *, max_retries: int = 0) -> list[Any]:
     """Run a star of three nodes."""
-    links = edges("star", 3)
-    specs = [
-        NodeSpec(
-            node_id=node_id,
-            num_nodes=3,
-            labels=frozenset(),
-            peers=neighbours(links, node_id),
-            startup_timeout=timeout,
-        )
-        for node_id in range(3)
-    ]
-    make: Any = None
-    job = Job(specs=tuple(specs), main=os.getpid, make_router=make, max_retries=max_retries)
-    return run_job(job, engine)
+    plan = JobPlan(num_nodes=3, topology="star", startup_timeout=None)
+    specs = plan.specs_at([f"inproc://{k}" for k in range(3)], job="")
+    return run_job(Job(specs, os.getpid, make_router=NodeRouter, max_retries=max_retries), engine)
 
 
 def ends(*node_ids: int) -> list[tuple[int, Report]]:
@@ -137,11 +127,6 @@ def test_a_node_that_cannot_import_the_program_is_not_restarted() -> None:
         run(engine, max_retries=3)
 
 
-def test_a_restart_ends_when_its_peers_have_returned_and_its_result_is_none() -> None:
-    engine = ScriptedEngine(RUN, [(1, KILLED)], ends(0, 2))
-    assert run(engine, max_retries=3) == [0, None, 2]
-
-
 def test_the_peers_of_a_node_that_was_given_up_are_told_to_finish(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -160,34 +145,11 @@ def test_the_result_of_a_restarted_node_counts_though_that_of_another_is_read_fi
     assert run(engine, max_retries=1) == [0, 1, 2]
 
 
-def test_nodes_that_are_late_are_named_and_all_are_ended() -> None:
-    engine = ScriptedEngine([(0, UP), (2, UP)], [(0, GONE), (1, GONE), (2, GONE)])
-    with pytest.raises(DeadlineExceeded, match=r"late \[1\], ready \[0, 2\]"):
-        run(engine, timeout=1e-9)
-    assert ("end",) in engine.done
-
-
 def test_an_engine_that_is_lost_ends_the_job() -> None:
     engine = ScriptedEngine(RUN)
     with pytest.raises(NodeFailed, match="The script has died, so the nodes were killed"):
         run(engine)
     assert engine.done[-1] == ("close",)
-
-
-def test_a_signal_ends_running_nodes_in_order_and_kills_those_that_are_late(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(supervise, "END_GRACE_S", 0.0)
-    interrupted = Failed(RUNNING, "KeyboardInterrupt", "", "", KeyboardInterrupt())
-    gone: Turn = [(0, interrupted), (0, GONE), (1, KILLED), (2, interrupted), (2, GONE)]
-    engine = ScriptedEngine(
-        [(0, UP), (2, UP)], lambda: signal.raise_signal(signal.SIGINT), [], gone
-    )
-    with pytest.raises(KeyboardInterrupt):
-        run(engine, max_retries=3)
-    assert ("interrupt", signal.SIGINT) in engine.done
-    assert ("kill", 1) in engine.done
-    assert sum(did[0] == "start" for did in engine.done) == 3
 
 
 def test_a_signal_is_raised_though_an_engine_that_keeps_it_from_main_has_all_results() -> None:

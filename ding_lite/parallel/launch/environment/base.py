@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 
 from ding_lite.errors import ConfigError
@@ -32,15 +32,10 @@ class Placement:
     job: str
     """An identifier that all nodes of the job share, most likely different from other jobs."""
     on_one_machine: bool
-    hosts: Mapping[int, str] = field(default_factory=dict)
+    host: str = ""
+    """The host of node 0, if it is known."""
     how_to_tell: str = ""
-    """Advice for a user if the host of node 0 is unknown."""
-    local_rank: int | None = None
-    """The index of this process on its machine; None if unknown."""
-    machine: int | None = None
-    """The index of this machine; None if unknown."""
-    num_restarts: int = 0
-    """Restarts of the job by the launcher; 0 if unknown."""
+    """Advice for a user if it is unknown."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.node_id < self.num_nodes:
@@ -50,12 +45,6 @@ class Placement:
                 f"last one is {self.num_nodes - 1}. Was a variable of {self.launcher} "
                 f"changed?"
             )
-
-    @property
-    def rendezvous(self) -> str | None:
-        """The address of node 0 as `host:port`; None if its host is unknown."""
-        host = "127.0.0.1" if self.on_one_machine else self.hosts.get(0)
-        return None if host is None else f"{host}:{self.port}"
 
     @property
     def port(self) -> int:
@@ -78,16 +67,15 @@ def number(environ: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def master(environ: Mapping[str, str]) -> dict[int, str]:
-    """Return the host of node 0 from `MASTER_ADDR`; empty if it is not set."""
-    name = environ.get("MASTER_ADDR", "").strip()
-    return {0: name} if name else {}
+def master(environ: Mapping[str, str]) -> str:
+    """Return the host of node 0 from `MASTER_ADDR`; "" if it is not set."""
+    return environ.get("MASTER_ADDR", "").strip()
 
 
-def names_this_machine(host: str | None) -> bool:
+def names_this_machine(host: str) -> bool:
     """Tell whether a host is a literal name of the loopback interface; no DNS lookup."""
     if host == "localhost":
         return True
     with suppress(ValueError):
-        return ipaddress.ip_address(host or "").is_loopback
+        return ipaddress.ip_address(host).is_loopback
     return False

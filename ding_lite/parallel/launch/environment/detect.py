@@ -46,8 +46,3 @@ def node_of_process(settings: Settings, environ: Mapping[str, str]) -> int | Non
     """Return the node of this process; None unless each node of a job was started by itself."""
     place = placement_of(settings, environ)
     return settings.node_id if place is None else place.node_id
-
-
-def as_settings(place: Placement) -> dict[str, object]:
-    """Return the settings that a launcher provides, as `ding-lite env` shows them."""
-    return {"num_nodes": place.num_nodes, "node_id": place.node_id, "ports": (place.port,)}

@@ -7,16 +7,14 @@ variables of a batch script or of a `salloc` shell describe an allocation, not t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, product, repeat, zip_longest
+from collections.abc import Mapping
 
 from ding_lite.errors import ConfigError
 from ding_lite.parallel.launch.environment.base import Placement, number
 
-_A_LIST = "gpu[08-10,12]"
-_COUNT = re.compile(r"(?P<tasks>\d+)(?:\(x(?P<times>\d+)\))?")
-_SPAN = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+))?")
-_AT_TOP_COMMAS = re.compile(r",(?![^\[]*\])")
+_FIRST_NAME = re.compile(r"(?:[^\[\],\s]|\[\d[\d,-]*\])+")
+"""A name with lists of numbers, as in `r[1-2]n[08-10,12]`."""
+_NUMBERS = re.compile(r"\[(\d+)[^\]]*\]")
 
 
 def detect(environ: Mapping[str, str]) -> Placement | None:
@@ -24,85 +22,30 @@ def detect(environ: Mapping[str, str]) -> Placement | None:
     step = environ.get("SLURM_STEP_ID")
     if step is None or node_id is None or num_nodes is None:
         return None
-    machines = expand_names(environ.get("SLURM_STEP_NODELIST", ""))
-    counts = expand_counts(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
-    how = environ.get("SLURM_DISTRIBUTION", "block")
+    machines = environ.get("SLURM_STEP_NODELIST", "").strip()
+    host = first_name(machines)
     return Placement(
         launcher="srun",
         node_id=node_id,
         num_nodes=num_nodes,
         job=f"{environ.get('SLURM_JOB_ID')}.{step}",
-        on_one_machine=len(machines) == 1 or number(environ, "SLURM_STEP_NUM_NODES") == 1,
-        hosts=dict(enumerate(hosts_of_tasks(machines, counts, how))),
+        on_one_machine=host == machines != "" or number(environ, "SLURM_STEP_NUM_NODES") == 1,
+        host=host,
         how_to_tell="SLURM_STEP_NODELIST should name the machines of the step; was it unset?",
-        local_rank=number(environ, "SLURM_LOCALID"),
-        machine=number(environ, "SLURM_NODEID"),
-        num_restarts=number(environ, "SLURM_RESTART_COUNT") or 0,
     )
 
 
-def expand_names(text: str) -> list[str]:
-    """Expand a SLURM list of host names.
+def first_name(machines: str) -> str:
+    """Return the first name of a SLURM list of host names, which is that of task 0.
 
     Example:
-        >>> expand_names("gpu[08-10,12],login,r[1-2]n[1-2]")
-        ['gpu08', 'gpu09', 'gpu10', 'gpu12', 'login', 'r1n1', 'r1n2', 'r2n1', 'r2n2']
+        >>> first_name("gpu[08-10,12],login"), first_name("r[1-2]n[1-2]"), first_name("")
+        ('gpu08', 'r1n1', '')
     """
-    names = []
-    for entry in filter(None, (part.strip() for part in _AT_TOP_COMMAS.split(text))):
-        # The odd parts are the contents of brackets.
-        parts = re.split(r"\[([^\]]*)\]", entry)
-        if any("[" in part or "]" in part for part in parts[::2]):
-            raise _unreadable("SLURM_STEP_NODELIST", text, _A_LIST)
-        choices = [
-            list(_numbers(part, text)) if place % 2 else [part] for place, part in enumerate(parts)
-        ]
-        names += ["".join(choice) for choice in product(*choices)]
-    return names
-
-
-def _numbers(spans: str, whole: str) -> Iterator[str]:
-    for span in spans.split(","):
-        found = _SPAN.fullmatch(span.strip())
-        if found is None:
-            raise _unreadable("SLURM_STEP_NODELIST", whole, _A_LIST)
-        first, last = found["first"], found["last"] or found["first"]
-        yield from (str(k).zfill(len(first)) for k in range(int(first), int(last) + 1))
-
-
-def expand_counts(text: str) -> list[int]:
-    counts: list[int] = []
-    for part in filter(None, text.split(",")):
-        found = _COUNT.fullmatch(part.strip())
-        if found is None:
-            raise _unreadable("SLURM_STEP_TASKS_PER_NODE", text, "2(x3),1")
-        counts += repeat(int(found["tasks"]), int(found["times"] or 1))
-    return counts
-
-
-def hosts_of_tasks(machines: Sequence[str], counts: Sequence[int], how: str) -> list[str]:
-    """Return the machine of each task, by rank, as far as it is known.
-
-    Example:
-        >>> hosts_of_tasks(["a", "b"], [2, 1], "block")
-        ['a', 'a', 'b']
-        >>> hosts_of_tasks(["a", "b"], [2, 1], "cyclic")
-        ['a', 'b', 'a']
-    """
-    of_each = [list(repeat(*pair)) for pair in zip(machines, counts, strict=False)]
-    match how.lower().split(":")[0]:
-        case _ if len(of_each) != len(machines):
-            return list(machines[:1])
-        case "block" | "*" | "":
-            return list(chain.from_iterable(of_each))
-        case "cyclic":
-            rounds = chain.from_iterable(zip_longest(*of_each))
-            return [machine for machine in rounds if machine is not None]
-    return list(machines[:1])
-
-
-def _unreadable(name: str, text: str, example: str) -> ConfigError:
-    return ConfigError(
-        f"{name} is {text!r}, which cannot be read; expected was something like {example!r}, as "
-        f"srun sets it."
-    )
+    found = _FIRST_NAME.match(machines)
+    if machines and (found is None or machines[found.end() : found.end() + 1] not in ("", ",")):
+        raise ConfigError(
+            f"SLURM_STEP_NODELIST is {machines!r}, which cannot be read; expected was something "
+            f"like 'gpu[08-10,12]', as srun sets it."
+        )
+    return "" if found is None else _NUMBERS.sub(r"\1", found[0])

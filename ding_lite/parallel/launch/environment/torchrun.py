@@ -12,17 +12,14 @@ def detect(environ: Mapping[str, str]) -> Placement | None:
     run_id = environ.get("TORCHELASTIC_RUN_ID")
     if run_id is None or node_id is None or num_nodes is None:
         return None
-    hosts = master(environ)
+    host = master(environ)
     on_one_machine = number(environ, "LOCAL_WORLD_SIZE") == num_nodes
     return Placement(
         launcher="torchrun",
         node_id=node_id,
         num_nodes=num_nodes,
-        job=f"{run_id} {hosts.get(0)}:{environ.get('MASTER_PORT')}",
-        on_one_machine=on_one_machine or names_this_machine(hosts.get(0)),
-        hosts=hosts,
+        job=f"{run_id} {host}:{environ.get('MASTER_PORT')}",
+        on_one_machine=on_one_machine or names_this_machine(host),
+        host=host,
         how_to_tell="Set MASTER_ADDR to the name of its machine.",
-        local_rank=number(environ, "LOCAL_RANK"),
-        machine=number(environ, "GROUP_RANK"),
-        num_restarts=number(environ, "TORCHELASTIC_RESTART_COUNT") or 0,
     )

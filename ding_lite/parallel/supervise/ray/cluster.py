@@ -30,6 +30,12 @@ def resources_of_nodes(
     labels: Sequence[frozenset[str]], resources: Resources
 ) -> list[dict[str, Any]]:
     """Return the resources of each node: those of all its labels, and one core by default."""
+    is_mapping = isinstance(resources, Mapping)
+    if not is_mapping or not all(isinstance(wanted, Mapping) for wanted in resources.values()):
+        raise ConfigError(
+            f"`resources` is {resources!r}; the resources of nodes by patterns of labels were "
+            f"expected, such as {{'learner': {{'num_gpus': 1}}}}."
+        )
     for pattern, wanted in resources.items():
         for name in set(wanted) - {*WANTED}:
             raise ConfigError(

@@ -78,14 +78,8 @@ def run_on_ray(
     ray = load_ray()
     num_cpus = sum(float(asked["num_cpus"]) for asked in wanted)
     with connected_to(ray, num_cpus) as head, named_in_logs("launcher"), without_rays_handler():
-        job = Job(
-            specs=plan.specs_at([""] * plan.num_nodes, job=f"ray {secrets.token_hex(4)}"),
-            main=main,
-            args=args,
-            kwargs=dict(kwargs),
-            make_router=router_of,
-            max_retries=max_retries,
-        )
+        specs = plan.specs_at([""] * plan.num_nodes, job=f"ray {secrets.token_hex(4)}")
+        job = Job(specs, main, args, kwargs, make_router=router_of, max_retries=max_retries)
         return run_job(job, RayEngine(ray, head, plan, job, wanted))
 
 

@@ -30,6 +30,8 @@ def test_nodes_request_the_resources_of_their_labels_and_a_core() -> None:
             r"asks for 'num_gpu' for 'learner'\. Did you mean .num_gpus.",
         ),
         ({"evaluator": {"num_cpus": 1}}, r"no node has such a label.*collector, learner, node\.0"),
+        (["learner"], r"`resources` is \['learner'\]; .* such as {'learner': {'num_gpus': 1}}"),
+        ({"learner": 1}, r"`resources` is {'learner': 1}; the resources of nodes by patterns"),
     ],
 )
 def test_requests_that_ray_cannot_meet_are_refused(resources, complaint) -> None:
