@@ -23,7 +23,7 @@ from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
 
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
-from ding_lite.rl.batch import BoolArray, NumpyArray, Step
+from ding_lite.rl.batch import BoolArray, NumpyArray, Step, to_numpy
 from ding_lite.rl.envs.actions import RandomActions
 from ding_lite.rl.envs.atari import EndAtLifeLoss
 from ding_lite.rl.envs.catch import register_catch
@@ -164,7 +164,8 @@ class Envs:
         """
         obs = self.obs
         try:  # float32 for a Box: the same numbers in each mode, and in a replay
-            action = np.asarray(action, np.float32 if self._num_choices is None else None)
+            dtype = np.float32 if self._num_choices is None else None
+            action = np.asarray(to_numpy(action), dtype)
         except (TypeError, ValueError, OverflowError) as error:
             raise ShapeError(
                 f"`action` for {self.spec.env_id} is no array of numbers: {error}. One of shape "
@@ -259,7 +260,12 @@ class Envs:
             CheckpointError: If it is not a state of such environments, or has another number of
                 environments, or a mode that these were not made with.
         """
-        if set(state) - {_MEASURED} != _STATE_KEYS or len(state["returns"]) != self.num_envs:
+        expected = (self.num_envs, *self.spec.obs_shape)
+        if (
+            set(state) - {_MEASURED} != _STATE_KEYS
+            or len(state["returns"]) != self.num_envs
+            or (state["obs"] is not None and state["obs"].shape != expected)
+        ):
             raise CheckpointError(
                 f"This is no state of {self.num_envs} environments of {self.spec.env_id}. Make "
                 f"as many of the same kind as were saved before loading it."

@@ -194,7 +194,7 @@ def test_a_mistyped_environment_gets_a_suggestion():
     with pytest.raises(ConfigError, match=r"'CartPol-v1' .* Did you mean \"CartPole-v1\"\?"):
         make_envs("CartPol-v1", 2)
     with pytest.raises(ConfigError, match=r"The environment is None"):
-        make_envs(None, 2)  # type: ignore[arg-type]
+        make_envs(None, 2)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_package_that_cannot_be_imported_is_not_said_to_be_missing():
 
 def test_modes_that_do_not_exist_are_refused():
     with pytest.raises(ConfigError, match=r'Did you mean "sync"'):
-        make_envs("CartPole-v1", 2, mode="synk")  # type: ignore[arg-type]
+        make_envs("CartPole-v1", 2, mode="synk")
     with pytest.raises(ConfigError, match=r"no native vector form.*CartPole-v0, CartPole-v1"):
         make_envs("Acrobot-v1", 2, mode="native")
     with pytest.raises(ConfigError, match=r"no native vector form here.*wrappers"):
@@ -313,6 +313,12 @@ def test_actions_that_are_no_numbers_are_refused_and_step_nothing(env, action):
 @pytest.mark.parametrize("action", [[0, 1], (0, 1), torch.tensor([0, 1])])
 def test_actions_may_be_a_list_or_a_tensor(action):
     assert make_envs("CartPole-v1", 2, mode="sync").step(action).action.tolist() == [0, 1]
+
+
+def test_actions_may_be_the_output_of_a_network():
+    action = torch.nn.Linear(3, 1)(torch.ones(2, 3))
+    stepped = make_envs("Pendulum-v1", 2, mode="sync").step(action)
+    assert stepped.action.tolist() == action.tolist()
 
 
 def test_close_may_be_called_twice():
