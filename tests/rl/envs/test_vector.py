@@ -194,7 +194,7 @@ def test_a_mistyped_environment_gets_a_suggestion():
     with pytest.raises(ConfigError, match=r"'CartPol-v1' .* Did you mean \"CartPole-v1\"\?"):
         make_envs("CartPol-v1", 2)
     with pytest.raises(ConfigError, match=r"The environment is None"):
-        make_envs(None, 2)
+        make_envs(None, 2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_package_that_cannot_be_imported_is_not_said_to_be_missing():
 
 def test_modes_that_do_not_exist_are_refused():
     with pytest.raises(ConfigError, match=r'Did you mean "sync"'):
-        make_envs("CartPole-v1", 2, mode="synk")
+        make_envs("CartPole-v1", 2, mode="synk")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"no native vector form.*CartPole-v0, CartPole-v1"):
         make_envs("Acrobot-v1", 2, mode="native")
     with pytest.raises(ConfigError, match=r"no native vector form here.*wrappers"):
