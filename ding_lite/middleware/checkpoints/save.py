@@ -89,10 +89,9 @@ def checkpoint(
         raise ConfigError(
             f"The checkpoint directory {path} is a file. Name a directory, or move the file away."
         )
-    if processes is None:
-        return _Checkpoint(named, path, period, is_alone=is_alone)
-    check_has(processes, "gather", "processes")
-    return _CheckpointTogether(named, path, period, processes, is_alone=is_alone)
+    if processes is not None:
+        check_has(processes, "gather", "processes")
+    return _Checkpoint(named, path, period, processes, is_alone=is_alone)
 
 
 def stateful(part: object, name: str) -> Stateful:
@@ -106,16 +105,28 @@ def stateful(part: object, name: str) -> Stateful:
 
 
 class _Checkpoint:
-    """Saves after steps, and once more when the run ends without an error within a step."""
+    """Saves after steps, and once more when the run ends without an error within a step.
+
+    Of several processes each saves its own parts, the main process last.
+    """
 
     __name__ = "checkpoint"
 
     def __init__(
-        self, parts: Mapping[str, object], directory: Path, period: Period, *, is_alone: bool
+        self,
+        parts: Mapping[str, object],
+        directory: Path,
+        period: Period,
+        processes: Processes | None,
+        *,
+        is_alone: bool,
     ) -> None:
         self._parts = parts
         self._is_alone = is_alone
-        self._directory = directory
+        self._base = directory
+        self._processes = processes
+        self._turn = 0
+        self._directory = self._place()
         self._period = period
         self._counters: dict[str, Any] = {}
         self._eval_value: float | None = None
@@ -170,13 +181,40 @@ class _Checkpoint:
             self._save()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"eval_value": self._eval_value, **self._period.state_dict()}
+        state = {"eval_value": self._eval_value, **self._period.state_dict()}
+        if self._processes is not None:
+            state |= {"turn": self._turn, "processes": self._processes.size}
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        saved_by, size = state.get("processes", 1), self._processes.size if self._processes else 1
+        if saved_by != size:
+            raise CheckpointError(
+                f"{saved_by} processes have saved this, and {size} are to go on. Start as many as "
+                f"there were."
+            )
         self._eval_value = state["eval_value"]
         self._period.load_state_dict(state)
+        self._turn = int(state.get("turn", 0))
+
+    def _place(self) -> Path:
+        rank = self._processes.rank if self._processes else 0
+        return place_of(self._base, rank, self._turn)
 
     def _save(self) -> None:
+        processes = self._processes
+        if processes is None:
+            self._save_own()
+            return
+        self._turn = 1 - self._turn
+        self._directory = self._place()
+        if not processes.is_main:
+            self._save_own()
+        processes.gather("all others have saved", [])
+        if processes.is_main:
+            self._save_own()
+
+    def _save_own(self) -> None:
         parts, meta, directory = self._parts, dict(self._counters), self._directory
         if self._eval_value is not None:
             meta["eval_value"] = self._eval_value
@@ -191,49 +229,6 @@ class _Checkpoint:
             meta[PARTS] = {name: describe(part) for name, part in parts.items()}
         save_checkpoint(directory, states[POLICY] if self._is_alone else states, meta=meta)
         self._saved = True
-
-
-class _CheckpointTogether(_Checkpoint):
-    """Saves the parts of one of several processes; the main process saves last."""
-
-    __name__ = "checkpoint_together"  # the name of its state in checkpoints
-
-    def __init__(
-        self,
-        parts: Mapping[str, object],
-        directory: Path,
-        period: Period,
-        processes: Processes,
-        *,
-        is_alone: bool,
-    ) -> None:
-        super().__init__(parts, place_of(directory, processes.rank, 0), period, is_alone=is_alone)
-        self._base = directory
-        self._processes = processes
-        self._turn = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return also the newer of the two directories, and the number of processes."""
-        return {**super().state_dict(), "turn": self._turn, "processes": self._processes.size}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["processes"] != self._processes.size:
-            raise CheckpointError(
-                f"{state['processes']} processes have saved this, and {self._processes.size} are "
-                f"to go on. Start as many as there were."
-            )
-        super().load_state_dict(state)
-        self._turn = int(state["turn"])
-
-    def _save(self) -> None:
-        processes = self._processes
-        self._turn = 1 - self._turn
-        self._directory = place_of(self._base, processes.rank, self._turn)
-        if not processes.is_main:
-            super()._save()
-        processes.gather("all others have saved", [])
-        if processes.is_main:
-            super()._save()
 
 
 def place_of(directory: Path, rank: int, turn: int) -> Path:

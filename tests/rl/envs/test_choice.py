@@ -3,11 +3,10 @@
 import logging
 from typing import Any, cast
 
-import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
+import tests.rl.partly
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.rl import make_envs
 from ding_lite.rl.envs.choice import choose_mode, seconds_of_a_step
@@ -158,31 +157,9 @@ def test_a_single_cartpole_is_not_stepped_as_a_vector():
     assert make_envs("CartPole-v1", 1).mode == "sync"
 
 
-class OnlyLegal(gymnasium.Env):
-    """Raises for actions that its mask forbids; at each step one action is legal."""
-
-    observation_space = Box(0.0, 9.0, (1,))
-
-    def __init__(self, action_space):
-        self.action_space = action_space
-
-    def answer(self):
-        self.legal = self.np_random.integers(2, size=np.size(self.action_space.sample()))
-        flags = np.stack([self.legal == 0, self.legal == 1], axis=1).ravel()
-        return np.zeros(1, np.float32), {"action_mask": flags.astype(np.int8)}
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return self.answer()
-
-    def step(self, action):
-        if not np.array_equal(np.atleast_1d(action), self.legal):
-            raise RuntimeError("an illegal move")
-        obs, info = self.answer()
-        return obs, 0.0, False, False, info
-
-
-@pytest.mark.parametrize("space", [Discrete(2), MultiDiscrete([2, 2, 2])])
-def test_only_legal_actions_are_measured(space):
-    with make_envs(lambda: OnlyLegal(space), 2, seed=0) as envs:
+@pytest.mark.parametrize("action", ["choice", "choices"])
+def test_only_legal_actions_are_measured(action):
+    """The environment raises for others."""
+    how = {"masked": True, "action": action}
+    with make_envs("partly/Partly-v0", 2, env_args=how) as envs:
         envs.step(envs.random_actions())
