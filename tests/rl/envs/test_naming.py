@@ -146,6 +146,7 @@ def test_what_has_no_name_is_told_when_it_is_sought(monkeypatch):
         ),
         ("json:dumps", ConfigError, r"dumps could not be made with the arguments {}"),
         ("os:getcwd", ConfigError, r"`getcwd` returned a str; an environment of gymnasium"),
+        ("CartPol-v1", ConfigError, r"'CartPol-v1' .* Did you mean \"CartPole-v1\"\?"),
         ("Corridor-v0", ConfigError, r"no environment 'Corridor-v0'.*path/to/file\.py:MyEnv"),
         (3, ConfigError, r"The environment is an int; expected is its name"),
     ],

@@ -190,13 +190,6 @@ def test_nan_names_the_environment(where, steps, what):
         play(envs, zeros, steps=1)
 
 
-def test_a_mistyped_environment_gets_a_suggestion():
-    with pytest.raises(ConfigError, match=r"'CartPol-v1' .* Did you mean \"CartPole-v1\"\?"):
-        make_envs("CartPol-v1", 2)
-    with pytest.raises(ConfigError, match=r"The environment is None"):
-        make_envs(None, 2)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("kind", "space", "advice"),
     [
