@@ -336,14 +336,9 @@ class Envs:
                 f'and these have mode "{self.mode}". Make them with mode="{mode}".'
             )
         self._source.close()
-        self._source = self._make_source(mode)
-        logger.info(
-            "%d environments of %s go on in mode %s, in which they were saved",
-            self.num_envs,
-            self.spec.env_id,
-            mode,
-        )
-        self.mode = mode
+        self._source, self.mode = self._make_source(mode), mode
+        what = f"{self.num_envs} environments of {self.spec.env_id}"
+        logger.info("%s go on in mode %s, in which they were saved", what, mode)
 
     def _check_action(self, action: NumpyArray) -> None:
         if action.shape != self._actions_shape:
