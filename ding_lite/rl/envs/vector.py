@@ -43,7 +43,7 @@ from ding_lite.rl.reward_norm import RewardNorm
 from ding_lite.rl.seeding import rng_state, set_rng_state, spawn_seeds
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.wrong_calls import Elsewhere
-from ding_lite.settings import check_all, one_of, positive, whole
+from ding_lite.settings import check_all, finite, one_of, positive, whole
 
 logger = logging.getLogger(__name__)
 register_catch()
@@ -462,6 +462,7 @@ def make_envs(  # noqa: PLR0913 - all but two by name, and few are given at a ti
         [] if num_envs is None else whole(1, num_envs=num_envs),
         whole(1, frame_stack=frame_stack),
         positive(reward_scale=reward_scale),
+        finite(reward_scale=reward_scale),
     )
     if end_at_life_loss:
         wrappers = (*wrappers, EndAtLifeLoss)

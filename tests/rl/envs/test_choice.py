@@ -153,10 +153,6 @@ def test_the_choice_is_logged(caplog):
     )
 
 
-def test_a_single_cartpole_is_not_stepped_as_a_vector():
-    assert make_envs("CartPole-v1", 1).mode == "sync"
-
-
 @pytest.mark.parametrize("action", ["choice", "choices"])
 def test_only_legal_actions_are_measured(action):
     """The environment raises for others."""

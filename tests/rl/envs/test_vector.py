@@ -244,8 +244,9 @@ def test_rewards_are_scaled_and_returns_are_not():
     steps = play(envs, zeros, steps=3)
     assert [step.reward.tolist() for step in steps] == [[0.5, 0.5], [1.0, 1.0], [1.5, 1.5]]
     assert [episode.ret for episode in envs.take_finished()] == [6.0, 6.0]
-    with pytest.raises(ConfigError, match=r"`reward_scale` is 0"):
-        make_envs("probe/Counter-v0", 2, reward_scale=0.0)
+    for wrong in (0.0, math.inf):
+        with pytest.raises(ConfigError, match=f"`reward_scale` is {wrong}"):
+            make_envs("probe/Counter-v0", 2, reward_scale=wrong)
 
 
 @pytest.mark.parametrize(
