@@ -270,7 +270,13 @@ class Agent:
         missing = self.state_dict().keys() - state.keys() - {"growth"}
         if missing:
             raise CheckpointError(f"This is no state of an agent: it lacks {sorted(missing)}.")
-        config = as_config(type(self.config), state["config"])
+        try:
+            config = as_config(type(self.config), state["config"])
+        except ConfigError as error:
+            raise CheckpointError(
+                f"The saved agent has other settings than {type(self.policy).__name__}. Make "
+                f"agents with the kind of policy that was saved. {error}"
+            ) from error
         seeds = tuple(int(seed) for seed in state.get("growth", ()))
         if seeds != growth_seeds(self.policy):
             self.policy = with_growth(self.policy, config, seeds)

@@ -12,7 +12,7 @@ from typing import Any, Self, overload
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
 from ding_lite.middleware.checkpoints.description import POLICY, describe
-from ding_lite.middleware.checkpoints.finite import check_finite, not_finite
+from ding_lite.middleware.checkpoints.save import check_finite, not_finite
 from ding_lite.middleware.checks import check_has
 from ding_lite.rl.checkpoint.save_load import check_saveable, save_checkpoint
 from ding_lite.rl.protocols import Policy

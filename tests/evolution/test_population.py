@@ -305,6 +305,8 @@ def test_a_state_of_another_population_size_is_refused(spec: EnvSpec) -> None:
         small.load_state_dict({})
     with pytest.raises(CheckpointError, match="no state of an agent"):
         small[0].load_state_dict({})
+    with pytest.raises(CheckpointError, match="other settings than PPO"):
+        Population.of(PPO, spec, size=2).load_state_dict(small.state_dict())
 
 
 def test_updates_follow_the_env_steps_of_an_agent(spec: EnvSpec) -> None:

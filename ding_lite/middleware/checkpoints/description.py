@@ -19,14 +19,6 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import default_values
 
 PARTS, POLICY = "parts", "policy"
-_FORMER_KINDS = {
-    "Budget": "EnvStepBudget",
-    "Champion": "KeepBestAgent",
-    "CollectUnroll": "CollectRollout",
-    "_Recall": "_ReplayTrajectories",
-    "_Tally": "_CountCollected",
-}
-"""The current names of classes of parts, by their names in earlier releases."""
 
 
 def describe(part: object) -> dict[str, Any]:
@@ -148,11 +140,10 @@ def check_resumable(meta: Mapping[str, Any], parts: Mapping[str, object]) -> Non
     A setting that an earlier version did not have counts as its default.
     """
     saved, wanted = described_parts(meta), {name: describe(part) for name, part in parts.items()}
-    kinds = {
-        name: _FORMER_KINDS.get(about["kind"], about["kind"])
-        for name, about in (saved or {}).items()
-    }
-    if saved is None or kinds != {name: about["kind"] for name, about in wanted.items()}:
+    kinds = [
+        {name: about["kind"] for name, about in (one or {}).items()} for one in (saved, wanted)
+    ]
+    if saved is None or kinds[0] != kinds[1]:
         raise CheckpointError(
             f"The checkpoint holds {_listed(saved)}; this program has {_listed(wanted)}. Resume "
             f"with the program, and the choice of policy, that saved it."

@@ -9,16 +9,18 @@ other processes have a checkpoint of the main process's step.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+from torch import Tensor
+
 from ding_lite.distributed.accelerate import Processes
-from ding_lite.errors import CheckpointError, ConfigError, SaveError, kind_of
+from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, SaveError, kind_of
 from ding_lite.middleware.checkpoints.description import PARTS, POLICY, describe
-from ding_lite.middleware.checkpoints.finite import check_finite, not_finite
 from ding_lite.middleware.checks import Period, check_has
-from ding_lite.nest import Path as TreePath
+from ding_lite.nest import Path as TreePath, leaves, path_name
 from ding_lite.rl.checkpoint.save_load import check_saveable, save_checkpoint
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
@@ -87,10 +89,9 @@ def checkpoint(
         raise ConfigError(
             f"The checkpoint directory {path} is a file. Name a directory, or move the file away."
         )
-    if processes is None:
-        return _Checkpoint(named, path, period, is_alone=is_alone)
-    check_has(processes, "gather", "processes")
-    return _CheckpointTogether(named, path, period, processes, is_alone=is_alone)
+    if processes is not None:
+        check_has(processes, "gather", "processes")
+    return _Checkpoint(named, path, period, processes, is_alone=is_alone)
 
 
 def stateful(part: object, name: str) -> Stateful:
@@ -104,16 +105,28 @@ def stateful(part: object, name: str) -> Stateful:
 
 
 class _Checkpoint:
-    """Saves after steps, and once more when the run ends without an error within a step."""
+    """Saves after steps, and once more when the run ends without an error within a step.
+
+    Of several processes each saves its own parts, the main process last.
+    """
 
     __name__ = "checkpoint"
 
     def __init__(
-        self, parts: Mapping[str, object], directory: Path, period: Period, *, is_alone: bool
+        self,
+        parts: Mapping[str, object],
+        directory: Path,
+        period: Period,
+        processes: Processes | None,
+        *,
+        is_alone: bool,
     ) -> None:
         self._parts = parts
         self._is_alone = is_alone
-        self._directory = directory
+        self._base = directory
+        self._processes = processes
+        self._turn = 0
+        self._directory = self._place()
         self._period = period
         self._counters: dict[str, Any] = {}
         self._eval_value: float | None = None
@@ -168,13 +181,40 @@ class _Checkpoint:
             self._save()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"eval_value": self._eval_value, **self._period.state_dict()}
+        state = {"eval_value": self._eval_value, **self._period.state_dict()}
+        if self._processes is not None:
+            state |= {"turn": self._turn, "processes": self._processes.size}
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        saved_by, size = state.get("processes", 1), self._processes.size if self._processes else 1
+        if saved_by != size:
+            raise CheckpointError(
+                f"{saved_by} processes have saved this, and {size} are to go on. Start as many as "
+                f"there were."
+            )
         self._eval_value = state["eval_value"]
         self._period.load_state_dict(state)
+        self._turn = int(state.get("turn", 0))
+
+    def _place(self) -> Path:
+        rank = self._processes.rank if self._processes else 0
+        return place_of(self._base, rank, self._turn)
 
     def _save(self) -> None:
+        processes = self._processes
+        if processes is None:
+            self._save_own()
+            return
+        self._turn = 1 - self._turn
+        self._directory = self._place()
+        if not processes.is_main:
+            self._save_own()
+        processes.gather("all others have saved", [])
+        if processes.is_main:
+            self._save_own()
+
+    def _save_own(self) -> None:
         parts, meta, directory = self._parts, dict(self._counters), self._directory
         if self._eval_value is not None:
             meta["eval_value"] = self._eval_value
@@ -191,49 +231,6 @@ class _Checkpoint:
         self._saved = True
 
 
-class _CheckpointTogether(_Checkpoint):
-    """Saves the parts of one of several processes; the main process saves last."""
-
-    __name__ = "checkpoint_together"  # the name of its state in checkpoints
-
-    def __init__(
-        self,
-        parts: Mapping[str, object],
-        directory: Path,
-        period: Period,
-        processes: Processes,
-        *,
-        is_alone: bool,
-    ) -> None:
-        super().__init__(parts, place_of(directory, processes.rank, 0), period, is_alone=is_alone)
-        self._base = directory
-        self._processes = processes
-        self._turn = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return also the newer of the two directories, and the number of processes."""
-        return {**super().state_dict(), "turn": self._turn, "processes": self._processes.size}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["processes"] != self._processes.size:
-            raise CheckpointError(
-                f"{state['processes']} processes have saved this, and {self._processes.size} are "
-                f"to go on. Start as many as there were."
-            )
-        super().load_state_dict(state)
-        self._turn = int(state["turn"])
-
-    def _save(self) -> None:
-        processes = self._processes
-        self._turn = 1 - self._turn
-        self._directory = place_of(self._base, processes.rank, self._turn)
-        if not processes.is_main:
-            super()._save()
-        processes.gather("all others have saved", [])
-        if processes.is_main:
-            super()._save()
-
-
 def place_of(directory: Path, rank: int, turn: int) -> Path:
     return directory if rank == 0 else directory.with_name(f"{directory.name}-{rank}-{turn}")
 
@@ -246,3 +243,37 @@ def _came_between_steps(error: BaseException) -> bool:
     """
     stopped = isinstance(error, KeyboardInterrupt | SystemExit)
     return stopped and not getattr(error, "__notes__", ())
+
+
+def check_finite(
+    state: Mapping[str, Any],
+    name: str,
+    *,
+    known: Collection[TreePath],
+    train_iter: int,
+    directory: Path,
+) -> None:
+    """Refuse to save a policy with weights that are no longer finite.
+
+    `known` is the result of `not_finite` before the first update.
+    """
+    for path in not_finite(state):
+        if path not in known:
+            raise NonFiniteError(
+                f"{path_name(path, name)} is no longer finite after update "
+                f"{train_iter:,}, so the policy was not saved; what "
+                f"{directory} holds is the last good one. Lower the learning rate."
+            )
+
+
+def not_finite(state: Mapping[str, Any]) -> list[TreePath]:
+    """Return the paths of arrays that contain NaN or infinity, such as a mask of attention."""
+    return [path for path, leaf in leaves(state) if not _is_finite(leaf)]
+
+
+def _is_finite(leaf: object) -> bool:
+    if isinstance(leaf, Tensor):
+        return not leaf.is_floating_point() or bool(leaf.detach().double().isfinite().all())
+    if isinstance(leaf, np.ndarray):
+        return leaf.dtype.kind != "f" or bool(np.isfinite(leaf).all())
+    return True  # a PyTorch scheduler may begin with the number infinity

@@ -59,7 +59,11 @@ class EvaluatePopulation:
                 agent.note_evaluation(value)
             ctx.metrics["fitness_mean"] = sum(values) / len(values)
             break
-        goal, (value, returns) = self.goal, self._judge_best(ctx)
+        self.judge_best(ctx)
+
+    def judge_best(self, ctx: Context) -> None:
+        """Report the best agent's fitness, or its fresh episodes if it reaches the goal."""
+        goal, (value, returns) = self.goal, self._value_of_best(ctx)
         is_known = value < goal or len(returns) > 0 or not self.confirm
         if returns:
             value = fmean(returns)
@@ -79,7 +83,7 @@ class EvaluatePopulation:
         ctx.eval_steps += played.env_steps
         return played
 
-    def _judge_best(self, ctx: Context) -> tuple[float, list[float]]:
+    def _value_of_best(self, ctx: Context) -> tuple[float, list[float]]:
         """Return the fitness of the best agent, and fresh returns of it if it reaches the goal."""
         while True:
             best = self.population.best

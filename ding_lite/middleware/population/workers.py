@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ding_lite.distributed.population_server import COUNTERS, PopulationServer
-from ding_lite.errors import ConfigError, NonFiniteError
+from ding_lite.errors import ConfigError
 from ding_lite.evolution.population import Population
 from ding_lite.middleware.checks import Period, check_fits, check_has, for_all_envs
-from ding_lite.middleware.population.evaluate import set_aside_broken
+from ding_lite.middleware.population.evaluate import EvaluatePopulation
 from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.evaluation import play
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all
@@ -161,7 +160,8 @@ def confirm_best(
         envs: Environments for evaluations only.
         every: Steps of the pipeline in a generation, the same on all nodes.
         stop_at: The mean return at which `ctx.finish` is set.
-        episodes: Fresh episodes, rounded up to the same number for each env.
+        episodes: The maximum number of fresh episodes, rounded up to the same number for each env.
+            Playing ends as soon as their mean is clearly below `stop_at`.
 
     Raises:
         ConfigError: A setting is out of range, or the agents were made for other envs; or, in a
@@ -175,22 +175,20 @@ def confirm_best(
     def _confirm_best(ctx: Context) -> None:
         if not period.is_due(ctx):
             return
-        best = server.population.best
-        check_fits(best, envs)
-        if best.mean_fitness(1) < stop_at:
-            return
-        try:
-            played = play(best, envs, episodes=episodes)
-        except NonFiniteError as error:
-            set_aside_broken([best], envs, error)
-            ctx.eval_value = ctx.metrics["eval_return"] = server.population.best.mean_fitness(1)
-            return
-        server.counts["eval_steps"] += played.env_steps
+        population = server.population
+        check_fits(population.best, envs)
         ctx.eval_steps = server.counts["eval_steps"]
         ctx.keep("eval_steps")
-        ctx.eval_value = ctx.metrics["eval_return"] = played.mean_return
-        ctx.metrics["eval_steps"] = ctx.eval_steps
-        if played.mean_return >= stop_at:
-            ctx.finish = True
+        EvaluatePopulation(
+            population=population,
+            envs=envs,
+            period=period,
+            goal=stop_at,
+            episodes=episodes,
+            confirm=episodes,
+            sure_envs=envs,
+            max_env_steps=None,
+        ).judge_best(ctx)
+        server.counts["eval_steps"] = ctx.eval_steps
 
     return _confirm_best

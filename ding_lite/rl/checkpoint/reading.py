@@ -37,7 +37,7 @@ KeySelection: TypeAlias = (
 """The keys of the tree's first level, or a function that chooses them by the `meta`."""
 
 FORMAT_VERSION = 2
-_HEX = re.compile(r"-?0x[0-9a-f]{1,1024}")
+_HEX = re.compile(r"-?0x[0-9a-f]+")
 """An integer of more than 64 bits, as in the state of a random generator."""
 _BYTES = re.compile(r"([0-9a-f]{2})*")
 _PARTS = (torch.float16, torch.float32, torch.float64)

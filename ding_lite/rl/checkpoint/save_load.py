@@ -236,7 +236,7 @@ def _plain_value(value: bool | float | str | None, name: str) -> Tree:
                 f"`{name!r}` is a text that UTF-8 cannot hold ({error}). Save it as bytes in an "
                 f"array of uint8."
             ) from error
-        return str(value)
+        return str.__str__(value)  # of a text that is an Enum, not the name of the member
     if isinstance(value, int):
         return int(value) if abs(value) <= _MOST_INT else {"$int": hex(value)}
     return float(value) if math.isfinite(value) else {"$float": str(float(value))}

@@ -11,9 +11,8 @@ from __future__ import annotations
 import logging
 import multiprocessing
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 from gymnasium.vector import VectorEnv
@@ -49,31 +48,19 @@ def choose(
     make_source: Callable[[str], Source],
 ) -> EnvsMode:
     """Find the fastest mode of stepping environments, and log it."""
+    mode: EnvsMode
     kind = maker.native_kind()
     if kind == "theirs":  # its episodes differ: a measurement must not decide
-        choice = ChosenMode("native", "there is a program that steps all of them at once")
+        mode, why = "native", "there is a program that steps all of them at once"
     else:
         cores = 1 if multiprocessing.current_process().daemon else num_cores()
         native = make_source("native") if kind == "ours" else None
-        choice = choose_mode(env, spec, num_envs, num_cores=cores, native=native)
+        mode, why = choose_mode(env, spec, num_envs, num_cores=cores, native=native)
         if native is not None:
             native.close()
-    logger.info(
-        "stepping %d environments of %s in mode %s: %s",
-        num_envs,
-        maker.name,
-        choice.mode,
-        choice.why,
-    )
-    return choice.mode
-
-
-@dataclass(frozen=True)
-class ChosenMode:
-    """The fastest mode of stepping environments, and the reason."""
-
-    mode: Literal["native", "sync", "async"]
-    why: str
+    name = maker.name
+    logger.info("stepping %d environments of %s in mode %s: %s", num_envs, name, mode, why)
+    return mode
 
 
 def choose_mode(
@@ -84,15 +71,15 @@ def choose_mode(
     num_cores: int,
     native: Source | None = None,
     clock: Clock = SYSTEM_CLOCK,
-) -> ChosenMode:
-    """Measure one environment and an array program; discard `env` and `native` afterwards."""
+) -> tuple[EnvsMode, str]:
+    """Return the fastest mode and the reason; discard `env` and `native` afterwards."""
     if num_envs == 1:
-        return ChosenMode("sync", "there is only one")
+        return "sync", "there is only one"
     if num_cores == 1 and native is None:
-        return ChosenMode("sync", "there is one processor core")
+        return "sync", "there is one processor core"
     one = EnvLoop([env], seeds=[0], spec=spec)
     step_s = seconds_of_a_step(one, spec, 1, clock=clock)
-    best: Literal["native", "sync"] = "sync"
+    best: EnvsMode = "sync"
     best_s = num_envs * step_s
     why = (
         f"an env step takes {step_s * 1e6:.0f} us; one of all {num_envs} about "
@@ -104,12 +91,12 @@ def choose_mode(
         if native_s < best_s:
             best, best_s = "native", native_s
     if num_cores == 1:
-        return ChosenMode(best, f"{why}; there is one processor core")
+        return best, f"{why}; there is one processor core"
     workers = min(num_cores, num_envs)
     there_s = -(-num_envs // workers) * step_s + ROUND_TRIP_S + workers * ROUND_TRIP_OF_EACH_S
     why += f", {there_s * 1e6:.0f} us in {workers} processes"
     pays = best_s > max(MIN_GAIN * there_s, there_s + MIN_SAVING_S)
-    return ChosenMode("async" if pays else best, why)
+    return ("async" if pays else best), why
 
 
 def seconds_of_a_step(source: Source, spec: EnvSpec, num_envs: int, *, clock: Clock) -> float:

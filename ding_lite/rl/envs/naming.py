@@ -111,8 +111,8 @@ def name_of(made: object) -> str | None:
     if module is None or not name.isidentifier():
         return None
     if module in ("__main__", "__mp_main__"):
-        file = getattr(sys.modules.get(module), "__file__", None)
-        return None if file is None else f"{os.path.abspath(file)}:{name}"
+        file = getattr(sys.modules.get(module), "__file__", None) or ""
+        return f"{os.path.abspath(file)}:{name}" if os.path.isfile(file) else None  # not "<stdin>"
     found = getattr(sys.modules.get(module), name, None)
     return f"{module}:{name}" if found is made else None
 

@@ -23,7 +23,7 @@ from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
 
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
-from ding_lite.rl.batch import BoolArray, NumpyArray, Step
+from ding_lite.rl.batch import BoolArray, NumpyArray, Step, to_numpy
 from ding_lite.rl.envs.actions import RandomActions
 from ding_lite.rl.envs.atari import EndAtLifeLoss
 from ding_lite.rl.envs.catch import register_catch
@@ -43,7 +43,7 @@ from ding_lite.rl.reward_norm import RewardNorm
 from ding_lite.rl.seeding import rng_state, set_rng_state, spawn_seeds
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.wrong_calls import Elsewhere
-from ding_lite.settings import check_all, one_of, positive, whole
+from ding_lite.settings import check_all, finite, one_of, positive, whole
 
 logger = logging.getLogger(__name__)
 register_catch()
@@ -164,7 +164,8 @@ class Envs:
         """
         obs = self.obs
         try:  # float32 for a Box: the same numbers in each mode, and in a replay
-            action = np.asarray(action, np.float32 if self._num_choices is None else None)
+            dtype = np.float32 if self._num_choices is None else None
+            action = np.asarray(to_numpy(action), dtype)
         except (TypeError, ValueError, OverflowError) as error:
             raise ShapeError(
                 f"`action` for {self.spec.env_id} is no array of numbers: {error}. One of shape "
@@ -259,7 +260,12 @@ class Envs:
             CheckpointError: If it is not a state of such environments, or has another number of
                 environments, or a mode that these were not made with.
         """
-        if set(state) - {_MEASURED} != _STATE_KEYS or len(state["returns"]) != self.num_envs:
+        expected = (self.num_envs, *self.spec.obs_shape)
+        if (
+            set(state) - {_MEASURED} != _STATE_KEYS
+            or len(state["returns"]) != self.num_envs
+            or (state["obs"] is not None and state["obs"].shape != expected)
+        ):
             raise CheckpointError(
                 f"This is no state of {self.num_envs} environments of {self.spec.env_id}. Make "
                 f"as many of the same kind as were saved before loading it."
@@ -330,14 +336,9 @@ class Envs:
                 f'and these have mode "{self.mode}". Make them with mode="{mode}".'
             )
         self._source.close()
-        self._source = self._make_source(mode)
-        logger.info(
-            "%d environments of %s go on in mode %s, in which they were saved",
-            self.num_envs,
-            self.spec.env_id,
-            mode,
-        )
-        self.mode = mode
+        self._source, self.mode = self._make_source(mode), mode
+        what = f"{self.num_envs} environments of {self.spec.env_id}"
+        logger.info("%s go on in mode %s, in which they were saved", what, mode)
 
     def _check_action(self, action: NumpyArray) -> None:
         if action.shape != self._actions_shape:
@@ -461,6 +462,7 @@ def make_envs(  # noqa: PLR0913 - all but two by name, and few are given at a ti
         [] if num_envs is None else whole(1, num_envs=num_envs),
         whole(1, frame_stack=frame_stack),
         positive(reward_scale=reward_scale),
+        finite(reward_scale=reward_scale),
     )
     if end_at_life_loss:
         wrappers = (*wrappers, EndAtLifeLoss)

@@ -42,7 +42,6 @@ from ding_lite.rl.spec import EnvSpec
 
 _STEP, _RESET, _RESET_WHERE, _SAVE, _RESTORE, _CLOSE = b"s", b"r", b"w", b"v", b"l", b"c"
 _DONE, _FAILED = b"k", b"e"
-_ALIGNMENT = 64
 _CLOSING_S = 5.0
 """Seconds that environments may take to close before their process is killed."""
 _HASTY_S = 1.0
@@ -116,7 +115,7 @@ class WorkerSource:
         self._clock = clock
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])
-        memory = RawArray("B", sum(size for *_, size in _layout(spec, num_envs)))
+        memory = _allocate(spec, num_envs)
         self._arrays = _view(memory, spec, num_envs)
         self._is_lost = False
         """Whether a failure ended the environments in the middle of their episodes."""
@@ -202,7 +201,13 @@ class WorkerSource:
 
 
 class _Worker:
-    def __init__(self, context: Any, share: _Assignment, memory: Any, clock: Clock) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        context: Any,  # noqa: ANN401 - multiprocessing has no public type of it
+        share: _Assignment,
+        memory: Sequence[Any],
+        clock: Clock,
+    ) -> None:
         self.share = share
         self._clock = clock
         self._pipe, theirs = context.Pipe()
@@ -289,7 +294,7 @@ class _Worker:
         return EnvError(f"{self.share} {how}, so the others have been ended too. {advice}")
 
 
-def _work(pipe: Connection, memory: Any, share: _Assignment) -> None:  # noqa: ANN401
+def _work(pipe: Connection, memory: Sequence[Any], share: _Assignment) -> None:
     """Run commands from the pipe until it is closed; the main function of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     view = _view(memory, share.spec, share.num_envs)
@@ -348,31 +353,24 @@ def _unpack(packed: bytes, spec: EnvSpec) -> list[History]:
     return histories
 
 
-def _layout(
-    spec: EnvSpec, num_envs: int
-) -> list[tuple[tuple[int, ...], np.dtype[np.generic], int]]:
-    arrays: list[tuple[tuple[int, ...], np.dtype[np.generic]]] = [
+def _layout(spec: EnvSpec) -> list[tuple[tuple[int, ...], np.dtype[np.generic]]]:
+    """Return the shape and dtype of one environment's row of each array."""
+    return [
         (spec.action_shape, np.dtype(spec.action_dtype)),
         (spec.frame_shape, np.dtype(spec.obs_dtype)),
         ((), np.dtype(np.float32)),
         *[((), np.dtype(np.bool_))] * 3,
     ]
-    return [
-        (
-            (num_envs, *shape),
-            dtype,
-            -(-num_envs * math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT,
-        )
-        for shape, dtype in arrays
-    ]
 
 
-def _view(memory: Any, spec: EnvSpec, num_envs: int) -> _Arrays:  # noqa: ANN401
-    arrays: list[Any] = []
-    begin = 0
-    for shape, dtype, size in _layout(spec, num_envs):
-        arrays.append(np.ndarray(shape, dtype, memory, begin))
-        begin += size
+def _allocate(spec: EnvSpec, num_envs: int) -> list[Any]:
+    sizes = (math.prod(shape) * dtype.itemsize for shape, dtype in _layout(spec))
+    return [RawArray("B", max(1, num_envs * size)) for size in sizes]
+
+
+def _view(memory: Sequence[Any], spec: EnvSpec, num_envs: int) -> _Arrays:
+    rows = zip(_layout(spec), memory, strict=True)
+    arrays: list[Any] = [np.ndarray((num_envs, *shape), d, part) for (shape, d), part in rows]
     return _Arrays(*arrays)
 
 

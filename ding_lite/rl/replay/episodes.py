@@ -251,17 +251,19 @@ class EpisodeBuffer:
         before_BT = time_BT[:, :-1] < 0
         mask_BT = ~before_BT & (time_BT[:, :-1] < lengths)
 
-        taken = {"obs": self._outputs.take(self._arrays["obs"], row_BT), "mask": mask_BT}
+        taken: dict[str, Any] = {}
         for name in ("action", "reward", *_ENDS, *self._own):
             # In the row of an episode's last observation all other fields are zeros.
             taken[name] = self._outputs.take(self._arrays[name], row_BT[:, :-1])
             if burn_in:
                 taken[name][before_BT] = 0
+            taken[name] = torch.from_numpy(taken[name])
+        extra = {name: taken.pop(name) for name in self._own}
         if self.state_size is not None:
-            taken["state"] = self._arrays["state"].take(row_BT[:, 0], axis=0)
-        tensors: dict[str, Any] = {n: torch.from_numpy(array) for n, array in taken.items()}
-        extra = {name: tensors.pop(name) for name in self._own}
-        return Sequences(**tensors, burn_in=burn_in, extra=extra)
+            taken["state"] = torch.from_numpy(self._arrays["state"].take(row_BT[:, 0], axis=0))
+        obs = torch.from_numpy(self._outputs.take(self._arrays["obs"], row_BT))
+        mask = torch.from_numpy(mask_BT)
+        return Sequences(obs, **taken, mask=mask, burn_in=burn_in, extra=extra)
 
     def clear(self) -> None:
         """Remove all episodes, including the unfinished ones."""

@@ -227,7 +227,6 @@ class RolloutBuffer:
         check_keys(state, self.state_dict(), "a RolloutBuffer")
         load_rows(self._arrays, state["arrays"], state["time"])
         self._time, self._is_finished = int(state["time"]), bool(state["is_finished"])
-        # Older checkpoints have the time and the environments before the observations.
-        self._cut_obs = [one[-1] if isinstance(one, tuple) else one for one in state["cut"]]
+        self._cut_obs = list(state["cut"])
         self._last_obs = state["last_obs"]
         set_rng_state(self._rng, state["rng"])

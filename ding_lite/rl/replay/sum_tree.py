@@ -23,14 +23,12 @@ from ding_lite.rl.replay.sum_tree_numpy import (
     NumpyWalks,
     TreeShape,
 )
-from ding_lite.settings import check_all, whole
 
 
 class SumTree:
     """Values by slot, and fast sums of them; all values are 0 at first."""
 
     def __init__(self, capacity: int, *, fast: bool | None = None) -> None:
-        check_all(whole(1, capacity=capacity))
         self.capacity = capacity
         self.is_fast = _is_wanted(fast)
         """Whether numba computes the walks."""

@@ -136,7 +136,7 @@ class ReplayBuffer:
         try:
             count = len(transitions)
             values: tuple[NumpyArray, ...] = _get_fields(transitions)
-        except (AttributeError, IndexError) as error:
+        except (AttributeError, IndexError, TypeError) as error:
             raise ConfigError(
                 f"`transitions` is {kind_of(transitions)}; Transitions of arrays were expected, "
                 f"with a row for each transition. "

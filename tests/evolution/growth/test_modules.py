@@ -292,7 +292,7 @@ def test_networks_of_a_torch_policy_grow_and_keep_the_moments_of_the_others() ->
     assert new["adam"]["mean"][kept].all()
 
 
-def test_networks_of_a_torch_policy_that_share_or_hide_layers_stay_as_they_are() -> None:
+def test_networks_that_share_or_hide_layers_stay_as_they_are() -> None:
     class Shares(GrowingQ):
         def build(self) -> None:
             super().build()
@@ -303,8 +303,14 @@ def test_networks_of_a_torch_policy_that_share_or_hide_layers_stay_as_they_are()
             super().build()
             del self.old_head
 
-    for kind in (Shares, Hides, FrozenTorso):
-        agent = Agent(kind(CARTPOLE))
+    actor, critic = GrowingLayers(4, 2), GrowingLayers(4, 1)
+    critic.first = actor.first
+    policies = (
+        *(kind(CARTPOLE) for kind in (Shares, Hides, FrozenTorso)),
+        PPO(CARTPOLE, actor=actor, critic=critic),
+    )
+    for policy in policies:
+        agent = make_agent(policy)
         assert only("architecture").mutate(agent) == "none"
 
 
@@ -346,13 +352,6 @@ def test_layers_that_the_user_froze_later_stay_frozen(kind: str, mutation: str) 
     search = Search(gamma=uniform(0.5, 1.0))
     assert only(mutation, search, seed=1).mutate(agent) != "none"
     assert [path for path, one in parameters().items() if not one.requires_grad] == frozen
-
-
-def test_an_actor_and_a_critic_that_share_layers_stay_as_they_are() -> None:
-    actor, critic = GrowingLayers(4, 2), GrowingLayers(4, 1)
-    critic.first = actor.first
-    agent = make_agent(PPO(CARTPOLE, actor=actor, critic=critic))
-    assert only("architecture").mutate(agent) == "none"
 
 
 @pytest.mark.parametrize("kind", ["shared", "soft"])

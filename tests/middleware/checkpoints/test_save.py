@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from ding_lite import middleware as mw
-from ding_lite.errors import CheckpointError
+from ding_lite.errors import CheckpointError, NonFiniteError
 from ding_lite.middleware.checkpoints.description import described_policy
+from ding_lite.middleware.checkpoints.save import not_finite
 from ding_lite.rl.batch import NumpyArray, Transitions
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.vector import Envs, make_envs
@@ -330,3 +332,43 @@ def test_the_state_of_other_middleware_is_checked_behind_the_first_step(tmp_path
             task.run(max_step=100)
     assert "in middleware `checkpoint`" in caught.value.__notes__[0]
     assert task.ctx.total_step == 0
+
+
+def test_arrays_and_tensors_of_any_float_are_looked_at_and_single_numbers_are_not() -> None:
+    bad = {"array": np.array([1.0, np.nan]), "half": torch.tensor([torch.inf]).bfloat16()}
+    good = {"array": np.zeros(2), "whole": torch.tensor([3]), "schedule": np.inf, "text": "nan"}
+    assert not_finite({"a": [bad, good]}) == [("a", 0, "array"), ("a", 0, "half")]
+
+
+class Masked(torch.nn.Module):
+    """A network with the mask of an attention: infinite from the beginning."""
+
+    def __init__(self, spec: EnvSpec) -> None:
+        super().__init__()
+        self.mask: torch.Tensor
+        self.register_buffer("mask", torch.full((3, 3), -torch.inf, dtype=torch.bfloat16).triu(1))
+        self.last = torch.nn.Linear(4, 2)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.last(obs)
+        return out
+
+
+def test_an_infinite_buffer_is_saved_and_a_weight_that_becomes_so_is_not(envs, tmp_path) -> None:
+    policy = DQN(envs.spec, DQNConfig(batch_size=8), network=Masked)
+
+    def poison(ctx: Context) -> None:
+        ctx.eval_value = ctx.total_step
+        if ctx.total_step == 4:
+            policy.load_weights({k: v + torch.inf for k, v in policy.weights().items()})
+
+    with pytest.raises(NonFiniteError, match=r"'last.* no longer finite"):
+        run_steps(
+            poison,
+            mw.checkpoint(policy, tmp_path / "all", every=2),
+            mw.keep_best(policy, tmp_path / "best"),
+            steps=10,
+        )
+    for name in ("all", "best"):
+        assert saved_step(tmp_path / name) == 3
+        policy.load_state_dict(load_checkpoint(tmp_path / name).state)

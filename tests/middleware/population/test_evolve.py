@@ -293,41 +293,6 @@ def test_an_agent_with_actions_of_nan_leaves_the_envs_to_the_others(is_evaluated
     assert has_fitness == [is_evaluated, False, is_evaluated]
 
 
-def test_an_episode_that_ends_cuts_the_returns_of_its_own_env_only(envs, monkeypatch) -> None:
-    """Others go on for all their steps, and no transition leads from one episode into the next."""
-    population = Population.of(DQN, envs.spec, size=2, config={"n_step": 3, "gamma": 0.5})
-    collects = [mw.collect(agent, envs, steps=200) for agent in population]
-    steps_seen: list[tuple[Any, ...]] = []
-    step = envs.step
-
-    def watched(action: Any) -> Any:
-        taken = step(action)
-        names = ("obs", "next_obs", "terminated", "truncated")
-        steps_seen.append(tuple(np.array(getattr(taken, name)) for name in names))
-        return taken
-
-    monkeypatch.setattr(envs, "step", watched)
-    num_cut = 0
-    for turn in range(6):
-        steps_seen.clear()
-        found = run_step(collects[turn % 2])[0].transitions
-        after = {}  # what really came after an observation, and how often an episode ended there
-        for time in range(50):
-            for env in range(4):
-                rest = [steps_seen[later] for later in range(time, min(time + 3, 50))]
-                ends = [bool(row[2][env] or row[3][env]) for row in rest]
-                count = ends.index(True) + 1 if True in ends else len(rest)
-                last = rest[count - 1]
-                after[tuple(steps_seen[time][0][env].tolist())] = (count, tuple(last[1][env]))
-                num_cut += count < 3
-        assert len(found) == 200
-        for row in range(200):
-            count, next_obs = after[tuple(found.obs[row].tolist())]
-            assert found.num_steps[row] == count
-            assert tuple(found.next_obs[row].tolist()) == next_obs
-    assert num_cut > 6 * 2 * 4  # more than those at the ends of turns
-
-
 # -- evaluate ------------------------------------------------------------------------------
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-import numpy as np
 import pytest
 
 from ding_lite import middleware as mw
@@ -22,7 +21,7 @@ from ding_lite.evolution import (
     log_uniform,
 )
 from ding_lite.parallel.router.group import World
-from ding_lite.rl import DQN, SAC, ReplayBuffer, make_envs
+from ding_lite.rl import DQN, ReplayBuffer, make_envs
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
@@ -136,25 +135,6 @@ def test_a_node_with_a_smaller_population_is_told_so() -> None:
         take = mw.take_members(smaller, PopulationServer(group, group, own.population))
         with pytest.raises(ConfigError, match=r"of this node has 2 agents, .* number 3"):
             run_step(take)
-
-
-def test_an_agent_with_actions_of_nan_in_its_confirmation_rests() -> None:
-    class Weak(SAC):
-        def act(self, obs: Any, *, explore: bool = True) -> Any:
-            """Return no numbers."""
-            return np.full((len(obs), 1), np.nan)
-
-    with make_envs("Pendulum-v1", 2, mode="sync") as envs, use_router(LocalRouter()):
-        group = World.current().group("node.*")
-        own = Population.of(Weak, envs.spec, size=2, config={"hidden": (8,)})
-        server = PopulationServer(group, group, own)
-        best, other = server.population
-        best.note_evaluation(9.0)
-        other.note_evaluation(1.0)
-        ctx, _ = run_step(mw.confirm_best(server, envs, every=1, stop_at=5.0))
-    assert best.fault is not None
-    assert (other.fault, ctx.eval_value) == (None, 1.0)
-    assert "finish" not in ctx
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:

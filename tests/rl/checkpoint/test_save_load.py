@@ -1,6 +1,7 @@
 import os
 from collections import deque
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -237,10 +238,15 @@ def test_a_value_that_cannot_be_saved_is_named(tmp_path, state, message):
     assert list(tmp_path.iterdir()) == []
 
 
+class Stage(str, Enum):  # noqa: UP042 - its `str` is not its value
+    WARM_UP = "warm-up"
+
+
 ODD_VALUES = [
     *({1, (2, "a")}, frozenset({"x"}), set(), b"ab\x00\xff", b"", 1.5 - 2j, complex("inf")),
     *(torch.device("cpu"), torch.device("cuda:1"), torch.float32, torch.bfloat16),
     *(deque([1, {"x": 2}]), deque([1, 2], maxlen=3), np.complex64(1 + 2j), [{1: {2}}]),
+    *(-(1 << 5_000), [Stage.WARM_UP], {Stage.WARM_UP: 1}),
 ]
 
 

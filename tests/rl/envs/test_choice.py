@@ -3,11 +3,10 @@
 import logging
 from typing import Any, cast
 
-import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
+import tests.rl.partly
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.rl import make_envs
 from ding_lite.rl.envs.choice import choose_mode, seconds_of_a_step
@@ -54,12 +53,12 @@ def seconds(env, clock):
 )
 def test_processes_are_chosen_if_they_are_clearly_faster(clock, step_s, num_envs, num_cores, mode):
     env = Slow(clock, [step_s])
-    choice = choose_mode(env, SPEC, num_envs, num_cores=num_cores, clock=clock)
-    assert choice.mode == mode
+    chosen, why = choose_mode(env, SPEC, num_envs, num_cores=num_cores, clock=clock)
+    assert chosen == mode
     if num_envs > 1 and num_cores > 1:
-        assert f"an env step takes {step_s * 1e6:.0f} us" in choice.why
+        assert f"an env step takes {step_s * 1e6:.0f} us" in why
     else:
-        assert "only one" in choice.why or "one processor core" in choice.why
+        assert "only one" in why or "one processor core" in why
 
 
 def test_a_disturbed_measurement_is_still_right(clock):
@@ -128,17 +127,17 @@ def test_an_array_program_is_chosen_where_it_is_faster(
     clock, step_s, native_s, num_envs, num_cores, mode
 ):
     env, native = Slow(clock, [step_s]), cast(Any, ArrayProgram(clock, native_s))
-    choice = choose_mode(env, SPEC, num_envs, num_cores=num_cores, native=native, clock=clock)
-    assert choice.mode == mode
+    chosen, why = choose_mode(env, SPEC, num_envs, num_cores=num_cores, native=native, clock=clock)
+    assert chosen == mode
     if num_envs > 1:
-        assert f"{native_s * 1e6:.0f} us as one array program" in choice.why
+        assert f"{native_s * 1e6:.0f} us as one array program" in why
 
 
 def test_resets_of_an_array_program_are_not_measured(clock):
     native = cast(Any, ArrayProgram(clock, 30e-6))
-    choice = choose_mode(Slow(clock, [10e-6]), SPEC, 8, num_cores=2, native=native, clock=clock)
+    _, why = choose_mode(Slow(clock, [10e-6]), SPEC, 8, num_cores=2, native=native, clock=clock)
     assert native.num_resets >= 3
-    assert "30 us as one array program" in choice.why
+    assert "30 us as one array program" in why
 
 
 def test_the_choice_is_logged(caplog):
@@ -154,35 +153,9 @@ def test_the_choice_is_logged(caplog):
     )
 
 
-def test_a_single_cartpole_is_not_stepped_as_a_vector():
-    assert make_envs("CartPole-v1", 1).mode == "sync"
-
-
-class OnlyLegal(gymnasium.Env):
-    """Raises for actions that its mask forbids; at each step one action is legal."""
-
-    observation_space = Box(0.0, 9.0, (1,))
-
-    def __init__(self, action_space):
-        self.action_space = action_space
-
-    def answer(self):
-        self.legal = self.np_random.integers(2, size=np.size(self.action_space.sample()))
-        flags = np.stack([self.legal == 0, self.legal == 1], axis=1).ravel()
-        return np.zeros(1, np.float32), {"action_mask": flags.astype(np.int8)}
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return self.answer()
-
-    def step(self, action):
-        if not np.array_equal(np.atleast_1d(action), self.legal):
-            raise RuntimeError("an illegal move")
-        obs, info = self.answer()
-        return obs, 0.0, False, False, info
-
-
-@pytest.mark.parametrize("space", [Discrete(2), MultiDiscrete([2, 2, 2])])
-def test_only_legal_actions_are_measured(space):
-    with make_envs(lambda: OnlyLegal(space), 2, seed=0) as envs:
+@pytest.mark.parametrize("action", ["choice", "choices"])
+def test_only_legal_actions_are_measured(action):
+    """The environment raises for others."""
+    how = {"masked": True, "action": action}
+    with make_envs("partly/Partly-v0", 2, env_args=how) as envs:
         envs.step(envs.random_actions())

@@ -123,11 +123,13 @@ def test_a_maker_is_found_again_by_its_description_and_by_pickle(folder):
     assert (str(again()), str(unpickled())) == (str(maker()),) * 2
 
 
-def test_what_has_no_name_is_told_when_it_is_sought():
+def test_what_has_no_name_is_told_when_it_is_sought(monkeypatch):
     for maker in (EnvMaker.of(lambda: None), EnvMaker.of("CartPole-v1", wrappers=[lambda e: e])):
         with pytest.raises(ConfigError, match=r"cannot be found again.*load_policy\(\.\.\., env="):
             EnvMaker.from_description(maker.described(), name="mine")
     assert name_of(name_of) == "ding_lite.rl.envs.naming:name_of"
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "<stdin>", raising=False)
+    assert name_of(type("Typed", (), {"__module__": "__main__"})) is None
 
 
 @pytest.mark.parametrize(
@@ -144,6 +146,7 @@ def test_what_has_no_name_is_told_when_it_is_sought():
         ),
         ("json:dumps", ConfigError, r"dumps could not be made with the arguments {}"),
         ("os:getcwd", ConfigError, r"`getcwd` returned a str; an environment of gymnasium"),
+        ("CartPol-v1", ConfigError, r"'CartPol-v1' .* Did you mean \"CartPole-v1\"\?"),
         ("Corridor-v0", ConfigError, r"no environment 'Corridor-v0'.*path/to/file\.py:MyEnv"),
         (3, ConfigError, r"The environment is an int; expected is its name"),
     ],

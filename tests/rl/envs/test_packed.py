@@ -188,16 +188,6 @@ def test_a_mask_of_flags_is_refused():
         make(action="flags", masked=True)
 
 
-def test_taxi_tells_which_actions_are_legal():
-    with make_envs("Taxi-v4", 4, mode="sync") as envs:
-        assert envs.spec.has_action_mask
-        assert envs.spec.unpack(envs.obs).shape == (4, 500)
-        mask = legal(envs.spec, envs.obs)
-        assert mask.shape == (4, 6)
-        assert mask.any(axis=1).all()
-        assert not mask.all()
-
-
 @pytest.mark.parametrize(("action", "mask"), [("choice", [1, 1, 1, 0]), ("choices", [1] * 6 + [0])])
 def test_a_vector_form_that_resets_at_once_gives_masks_where_episodes_end(action, mask):
     def cut_at(num_steps):

@@ -126,6 +126,8 @@ def test_a_state_of_another_kind_is_refused():
     play(sync, 3)
     with pytest.raises(CheckpointError, match=r'saved in mode "sync".* mode="sync"'):
         envs.load_state_dict(sync.state_dict())
+    with pytest.raises(CheckpointError, match="no state of 2 environments of Acrobot-v1"):
+        make_envs("Acrobot-v1", 2, mode="sync").load_state_dict(sync.state_dict())
 
 
 @pytest.mark.parametrize(("saved", "chosen"), [("native", "sync"), ("sync", "native")])

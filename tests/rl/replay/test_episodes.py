@@ -56,13 +56,13 @@ def newest(finished, capacity):
 
 
 def with_state(step):
-    """Return recurrent states that belong to the observations of a step, and an own field."""
+    """Return states of the observations of a step, and an own field with a name of `Sequences`."""
     state = np.concatenate((step.obs[:, :2], step.obs[:, :1] * 100 + step.obs[:, 1:2]), axis=1)
-    return {"state": state, "log_prob": -step.obs[:, 1]}
+    return {"state": state, "mask": -step.obs[:, 1]}
 
 
 def keeping(num_envs, capacity, **settings):
-    fields = {"log_prob": ((), np.float32)}
+    fields = {"mask": ((), np.float32)}
     return EpisodeBuffer(
         SPEC, capacity=capacity, num_envs=num_envs, state_size=3, fields=fields, **settings
     )
@@ -112,7 +112,7 @@ def test_sequences_are_of_one_episode_and_in_order(
             assert batch.action[row, time] == ((episode + now) % 2 if exists else 0)
             reward = episode + now / 64 if exists else 0.0
             assert batch.reward[row, time] == np.float32(reward)
-            assert batch.extra["log_prob"][row, time] == (-now if exists else 0)
+            assert batch.extra["mask"][row, time] == (-now if exists else 0)
             assert ended[row, time] == (exists and now + 1 == lengths[episode])
 
 
@@ -210,7 +210,7 @@ def test_the_state_of_another_buffer_is_refused():
         EpisodeBuffer(SPEC, capacity=30, num_envs=2).load_state_dict(episodes.state_dict())
     with pytest.raises(CheckpointError, match=r"The saved `obs` has shape \(30, 4\)"):
         EpisodeBuffer(SPEC, capacity=50, num_envs=3).load_state_dict(episodes.state_dict())
-    with pytest.raises(CheckpointError, match=r"The saved buffer keeps .* 'log_prob', .*expected"):
+    with pytest.raises(CheckpointError, match=r"The saved buffer keeps .* 'mask', .*expected"):
         EpisodeBuffer(SPEC, capacity=30, num_envs=3).load_state_dict(keeping(3, 30).state_dict())
 
 
@@ -232,14 +232,14 @@ def test_states_that_do_not_fit_are_refused():
         EpisodeBuffer(SPEC, capacity=60, num_envs=2).add(step, state=own["state"])
     episodes = keeping(2, 60)
     with pytest.raises(ConfigError, match=r"came without a `state`, and .* made with a `state_s"):
-        episodes.add(step, log_prob=own["log_prob"])
+        episodes.add(step, mask=own["mask"])
     with pytest.raises(ShapeError, match=r"`state` has shape \(1, 3\); .* have \(2, 3\)"):
-        episodes.add(step, state=own["state"][:1], log_prob=own["log_prob"])
+        episodes.add(step, state=own["state"][:1], mask=own["mask"])
     with pytest.raises(ShapeError, match=r"`state` has shape \(2,\); .* have \(2, 3\)"):
-        episodes.add(step, state=own["state"][:, 0], log_prob=own["log_prob"])
-    with pytest.raises(ShapeError, match=r"`log_prob` has shape \(1,\)"):
-        episodes.add(step, state=own["state"], log_prob=own["log_prob"][:1])
-    with pytest.raises(ConfigError, match=r"own fields \['log_prob'\] are missing"):
+        episodes.add(step, state=own["state"][:, 0], mask=own["mask"])
+    with pytest.raises(ShapeError, match=r"`mask` has shape \(1,\)"):
+        episodes.add(step, state=own["state"], mask=own["mask"][:1])
+    with pytest.raises(ConfigError, match=r"own fields \['mask'\] are missing"):
         episodes.add(step, state=own["state"])
     with pytest.raises(ConfigError, match="`state_size` is 0"):
         EpisodeBuffer(SPEC, capacity=60, num_envs=2, state_size=0)
@@ -248,7 +248,7 @@ def test_states_that_do_not_fit_are_refused():
 def assert_same(left, right):
     for name in (*Sequences.__match_args__, "state"):
         np.testing.assert_array_equal(getattr(left, name), getattr(right, name))
-    np.testing.assert_array_equal(left.extra["log_prob"], right.extra["log_prob"])
+    np.testing.assert_array_equal(left.extra["mask"], right.extra["mask"])
 
 
 @pytest.mark.parametrize("steps", [0, 3, 40])
@@ -280,7 +280,7 @@ def test_transitions_of_one_step_are_steps(num_steps):
         joined = Transitions(
             *(np.concatenate([getattr(p, n) for p in parts]) for n in Transitions.__match_args__)
         ).with_extra(state=np.concatenate([part.extra["state"] for part in parts]))
-        other.add(joined, log_prob=-joined.obs[:, 1])
+        other.add(joined, mask=-joined.obs[:, 1])
     assert_same(*(episodes.sample(20, length=4, burn_in=2) for episodes in (one, other)))
     with pytest.raises(ShapeError, match=r"1 transitions came.*multiple of the 2 environments"):
         other.add(Transitions(*(getattr(joined, n)[:1] for n in Transitions.__match_args__)))
@@ -310,7 +310,7 @@ def test_states_that_become_longer_have_zeros_behind_the_former_ones():
         step = source.step()
         own = with_state(step)
         state = np.pad(own["state"], ((0, 0), (0, 2)), constant_values=7.0)[:, :size]
-        episodes.add(step, state=state, log_prob=own["log_prob"])
+        episodes.add(step, state=state, mask=own["mask"])
         ended += int((step.terminated | step.truncated).sum())
     assert ended
     assert episodes.state_size == 5

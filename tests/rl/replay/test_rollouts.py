@@ -83,12 +83,9 @@ def test_next_values_follow_the_next_step_the_episode_end_or_the_last_obs():
     assert cut
 
 
-def test_an_empty_list_of_rollouts_is_refused():
+def test_no_rollouts_and_rollouts_of_several_lengths_are_refused():
     with pytest.raises(ConfigError, match="no rollout to learn from"):
         join_rollouts([], CARTPOLE)
-
-
-def test_rollouts_of_several_lengths_are_refused():
     rollouts = [draw_rollout(0, CARTPOLE, num_steps=steps) for steps in (4, 5)]
     with pytest.raises(ShapeError, match=r"have \[4, 5\] steps; one length was expected"):
         join_rollouts(rollouts, CARTPOLE)

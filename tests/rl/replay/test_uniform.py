@@ -289,6 +289,8 @@ def test_a_step_is_refused_with_what_makes_transitions_of_it(kind):
         replay = kind(envs.spec, capacity=10)
         with pytest.raises(ConfigError, match=r"is a Step; .* `NStep\(policy.n_step.*\)\(step\)`"):
             replay.add(step)
+        with pytest.raises(ConfigError, match="`transitions` is None"):
+            replay.add(None)
         with pytest.raises(ConfigError, match=r"arrays were expected, with a row for each"):
             replay.add(
                 Transitions(*(getattr(transitions([3]), f.name)[0] for f in fields(Transitions)))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from ding_lite.errors import DingLiteError, EnvError, kind_of
+from ding_lite.errors import DingLiteError, EnvError
 from ding_lite.interruption import is_interrupted, is_of_a_signal
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
@@ -87,7 +87,7 @@ def obs_and_info(name: str, answer: Any) -> tuple[Any, dict[str, Any]]:  # noqa:
 
 def five_values(name: str, answer: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:  # noqa: ANN401
     """Return the result of `step`, checked: five values, the last one a dict."""
-    if answer.__class__ is not tuple or len(answer) != 5:
+    if not isinstance(answer, tuple) or len(answer) != 5:
         found = f"{len(answer)} values" if isinstance(answer, tuple) else shown(answer)
         raise EnvError(wrong_count(name, found))
     if answer[4].__class__ is not dict and not isinstance(answer[4], dict):
@@ -113,16 +113,9 @@ def wrong_count(name: str, found: str) -> str:
 
 
 def shown(value: Any) -> str:  # noqa: ANN401
-    """Return a short repr, even if the value's own repr raises."""
-    try:
-        return " ".join(reprlib.repr(value).split())
-    except RAISED:
-        return f"{kind_of(value)} that cannot be shown"
+    return " ".join(reprlib.repr(value).split())
 
 
 def text_of(error: BaseException) -> str:
-    """Return an error's text in one line, even if its `__str__` raises."""
-    try:
-        return " ".join(str(error).split())
-    except RAISED:
-        return "a message that cannot be shown"
+    """Return an error's text in one line."""
+    return " ".join(str(error).split())
