@@ -1,4 +1,4 @@
-"""Read the `metrics.jsonl` that `middleware.log` writes."""
+"""Read the `metrics.jsonl` that `middleware.jsonl` writes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 
 def _is_told(value: object) -> bool:
-    """Return whether `middleware.log` can have written a value: null, or a number of 64 bits."""
+    """Return whether `middleware.jsonl` can have written a value: null, or a number of 64 bits."""
     if isinstance(value, int):
         return value.bit_length() < 64
     return value is None or (isinstance(value, float) and math.isfinite(value))
