@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ding_lite import middleware as mw
-from ding_lite.errors import ConfigError
+from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.evolution import Population, Search, integer, log_uniform
 from ding_lite.middleware.report.evolution import draw_lives
 from ding_lite.recipes import EvolveResult, evolve, load_policy
@@ -71,6 +71,8 @@ def test_a_run_leaves_its_lineage_pictures_and_best_policy(result: EvolveResult)
     )
     assert saved.config == result.best.config
     assert result.best.fitness is not None
+    with pytest.raises(CheckpointError, match=r"population, which has no newest policy\. Load the"):
+        load_policy(directory, last=True)
 
 
 def test_env_steps_of_evaluations_count(result: EvolveResult) -> None:
