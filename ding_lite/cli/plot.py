@@ -9,7 +9,6 @@ from itertools import cycle, product
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from ding_lite.cli.exit_codes import DONE
 from ding_lite.cli.tables import print_table
 from ding_lite.errors import ConfigError, did_you_mean
 from ding_lite.io.files import named, why
@@ -50,8 +49,8 @@ _LINE_STYLES = ("-", "--", ":", "-.")
 logger = logging.getLogger(__name__)
 
 
-def plot_runs(options: argparse.Namespace) -> int:
-    """Draw a metric of runs, and print its last and best values; return the exit code."""
+def plot_runs(options: argparse.Namespace) -> None:
+    """Draw a metric of runs, and print its last and best values."""
     configure("warning")
     path = picture_path(options.out)
     results = find_results(options.runs)
@@ -80,7 +79,6 @@ def plot_runs(options: argparse.Namespace) -> int:
 
     _print_results(groups, metric)
     print(f"\nDrawn in {path}")
-    return DONE
 
 
 def _with_a_return(results: list[Result]) -> list[Result]:

@@ -179,7 +179,7 @@ class RunPlan:
     @property
     def settings(self) -> dict[str, Any]:
         """All settings by name, those of the policy before those of training."""
-        values = {**_values(self.policy_config), **_values(self.config)}
+        values = {**vars(self.policy_config), **vars(self.config)}
         return {name: value for name, value in values.items() if name not in NO_SETTINGS}
 
     @property
@@ -232,7 +232,8 @@ def make_plan(
     _check_kind(choices.begun, evolves=evolves)
     recipe = find_recipe(policy, maker.spec) if recipe is None else recipe
     name = name_of_policy(policy)
-    known = _known_settings(recipe)
+    fields = (*dataclasses.fields(recipe.policy_config), *dataclasses.fields(recipe.config))
+    known = [field.name for field in fields if field.name not in NO_SETTINGS]
     _check_names(name, settings, known)
 
     preset: Mapping[str, Any] = recipe.presets.get(maker.name, {})
@@ -306,7 +307,6 @@ def make_plan(
 
 
 def _check_kind(saved: SavedOptions, *, evolves: bool) -> None:
-    """Refuse the description of a run of a policy for an evolution, and the reverse."""
     if saved.described and (saved.searched is not None) != evolves:
         this, other = ("evolve", "train") if evolves else ("train", "evolve")
         raise ConfigError(
@@ -363,15 +363,6 @@ def maker_of(env: EnvLike, choices: Choices) -> EnvMaker:
     return maker
 
 
-def _known_settings(recipe: Recipe) -> list[str]:
-    names = [
-        field.name
-        for config in (recipe.policy_config, recipe.config)
-        for field in dataclasses.fields(config)
-    ]
-    return [name for name in names if name not in NO_SETTINGS]
-
-
 def _check_names(policy: str, given: Mapping[str, Any], known: list[str]) -> None:
     faults = []
     for key in map(str, given):
@@ -393,10 +384,6 @@ def _check_names(policy: str, given: Mapping[str, Any], known: list[str]) -> Non
 def _only(values: Mapping[str, Any], config: type[Any]) -> dict[str, Any]:
     names = {field.name for field in dataclasses.fields(config)}
     return {name: value for name, value in values.items() if name in names}
-
-
-def _values(config: Any) -> dict[str, Any]:  # noqa: ANN401 - a dataclass of any kind
-    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
 
 
 def checked_settings(settings: object) -> Mapping[str, Any]:

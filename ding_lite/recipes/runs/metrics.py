@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,6 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
     rows = []
     try:
         lines = read_file(file, most=_MOST_BYTES).split(b"\n")
-    except FileNotFoundError:
-        raise
     except OSError as error:
         raise ConfigError(
             f"{file} cannot be read: {error.strerror}. The rows of a run were expected."
@@ -37,13 +36,11 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
 
 def _row(line: bytes) -> dict[str, Any] | None:
     """Read a JSON object of numbers and nulls; None for anything else."""
-    try:
+    with suppress(ValueError):
         row = parse_json(line)
-    except ValueError:
-        return None
-    if not isinstance(row, dict) or not all(map(_is_told, row.values())):
-        return None
-    return row
+        if isinstance(row, dict) and all(map(_is_told, row.values())):
+            return row
+    return None
 
 
 def _is_told(value: object) -> bool:

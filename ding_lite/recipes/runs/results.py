@@ -71,11 +71,10 @@ class Result:
 
     def points(self, metric: str) -> tuple[NumpyArray, NumpyArray]:
         when = "eval_env_step" if metric == "eval_return" else "env_step"
-        rows = {
-            _number(row, when, "env_step"): row[metric]  # rows repeat the newest evaluation
-            for row in self.rows
-            if row.get(metric) is not None
-        }
+        rows = {}  # by their x, as rows repeat the newest evaluation
+        for row in self.rows:
+            if row.get(metric) is not None:
+                rows[row["env_step"] if row.get(when) is None else row[when]] = row[metric]
         x, y = np.array(list(rows)), np.array(list(rows.values()))
         return x.astype(np.float64), y.astype(np.float64)
 
@@ -149,12 +148,8 @@ def _differs(name: str, facts: Sequence[dict[str, Any]]) -> bool:
     return any(
         one.get(name) != other.get(name)
         for one, other in combinations(facts, 2)
-        if name in _PLAIN or _is_like(one, other)
+        if name in _PLAIN or all(one.get(fact) == other.get(fact) for fact in _PLAIN)
     )
-
-
-def _is_like(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return all(one.get(name) == other.get(name) for name in _PLAIN)
 
 
 def spread_of(runs: Sequence[Result], metric: str) -> Spread:
@@ -184,11 +179,6 @@ def _label(facts: dict[str, Any], differing: Sequence[str]) -> str:
     words = [short_name(str(facts[name])) for name in differing if name in _PLAIN and name in facts]
     words += [f"{name} {_format(facts.get(name))}" for name in differing if name not in _PLAIN][:3]
     return ", ".join(words)
-
-
-def _number(row: dict[str, Any], name: str, otherwise: str) -> float:
-    value = row.get(name)
-    return float(row[otherwise] if value is None else value)
 
 
 def _format(value: object) -> str:
