@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,9 +26,9 @@ from ding_lite.errors import ConfigError, did_you_mean, kind_of
 from ding_lite.io.files import path_fault
 from ding_lite.io.importing import find_member
 from ding_lite.recipes.options import Options, as_chosen, settled
-from ding_lite.recipes.recipe import Recipe, SingleConfig, TrainConfig
+from ding_lite.recipes.recipe import Recipe, TrainConfig
 from ding_lite.recipes.saved_options import SavedOptions, read_config, run_begun
-from ding_lite.recipes.table import RECIPES, find_recipe, name_of_policy
+from ding_lite.recipes.table import find_recipe, name_of_policy
 from ding_lite.rl.envs.atari import ATARI_ARGS, FRAME_STACK, check_is_game, play_atari
 from ding_lite.rl.envs.making import EnvLike, EnvMaker, maker_again
 from ding_lite.rl.envs.naming import full_name
@@ -188,19 +187,11 @@ class RunPlan:
         if self.has_preset or self.recipe.sizes is None:
             return None
         fitted = ", ".join(name for name, source in self.sources.items() if source == "space")
-        listed, maker = ".", EnvMaker.of(self.options.env)
-        if (
-            isinstance(maker.env, str)
-            and self.name in RECIPES
-            and not (maker.args or maker.imports)
-        ):
-            verb = "train" if isinstance(self.config, SingleConfig) else "evolve"
-            command = f"ding-lite {verb} {self.name} {shlex.quote(maker.env)} --settings"
-            listed = f", which `{command}` lists."
         return (
-            f"{self.kind} has no preset for {maker}; "
+            f"{self.kind} has no preset for {EnvMaker.of(self.options.env)}; "
             + (f"sizes suit its spaces ({fitted}), and " if fitted else "")
-            + f"{'other' if fitted else 'all'} settings have their defaults{listed}"
+            + f"{'other' if fitted else 'all'} settings have their defaults, which `--settings` "
+            f"lists."
         )
 
     @property
@@ -228,10 +219,10 @@ def make_plan(
     A resumed run keeps the settings of its start, except for those that are given.
     """
     maker, vector = maker_of(env, choices), env if isinstance(env, VectorEnv) else None
-    evolves = recipe is not None
-    _check_kind(choices.begun, evolves=evolves)
-    recipe = find_recipe(policy, maker.spec) if recipe is None else recipe
     name = name_of_policy(policy)
+    program = name if recipe is None else f"evolve-{name}"
+    _check_program(choices.begun, program)
+    recipe = find_recipe(policy, maker.spec) if recipe is None else recipe
     fields = (*dataclasses.fields(recipe.policy_config), *dataclasses.fields(recipe.config))
     known = [field.name for field in fields if field.name not in NO_SETTINGS]
     _check_names(name, settings, known)
@@ -240,8 +231,7 @@ def make_plan(
     begun_with, in_file = choices.begun.settings, choices.in_file.values_for(maker)
     of_file = {k: v for k, v in in_file.items() if k not in OF_FILES}
     if not of_file.keys() <= set(known):
-        _check_kind(choices.in_file, evolves=evolves)
-        _check_policy(choices.in_file, name)
+        _check_program(choices.in_file, program)
     _check_names(name, of_file, known)
     has_preset = bool(preset or begun_with)
     sizes = {} if has_preset or recipe.sizes is None else recipe.sizes(maker.spec())
@@ -306,22 +296,13 @@ def make_plan(
     )
 
 
-def _check_kind(saved: SavedOptions, *, evolves: bool) -> None:
-    if saved.described and (saved.searched is not None) != evolves:
-        this, other = ("evolve", "train") if evolves else ("train", "evolve")
+def _check_program(saved: SavedOptions, program: str) -> None:
+    """Refuse the description of a run of another policy, or of one policy for a population."""
+    other = saved.described.get("example", program)
+    if other != program:
         raise ConfigError(
-            f"{saved.place} is of a run of `{other}`, which has other settings than `{this}`. Use "
-            f"it with `{other}`, or write what both have into a TOML file."
-        )
-
-
-def _check_policy(saved: SavedOptions, name: str) -> None:
-    """Refuse the description of a run of another policy, as that has other settings."""
-    other = str(saved.described.get("example") or name).removeprefix("evolve-")
-    if other != name:
-        raise ConfigError(
-            f"{saved.place} is of a run of `{other}`, which has other settings than `{name}`. "
-            f"Write the settings that both have into a TOML file."
+            f"{saved.place} is of a run of `{other}`, which has other settings than `{program}`. "
+            f"Go on with it by `{other}`, or write the settings that both have into a TOML file."
         )
 
 

@@ -24,7 +24,6 @@ from ding_lite.recipes.presets import DQN_PRESETS
 from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.table import RECIPES
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
-from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQNConfig
 from ding_lite.settings import as_config
@@ -43,22 +42,14 @@ def test_an_environment_without_a_preset_has_the_defaults() -> None:
     assert set(found.sources.values()) == {"default"}
     assert found.note is not None
     assert found.note == (
-        "DQN has no preset for FrozenLake-v1; all settings have their defaults, which `ding-lite "
-        "train dqn FrozenLake-v1 --settings` lists."
+        "DQN has no preset for FrozenLake-v1; all settings have their defaults, which `--settings` "
+        "lists."
     )
 
 
-def test_the_command_of_the_note_is_one_that_can_be_typed(tmp_path: Path) -> None:
-    (tmp_path / "noted.py").write_text("from tests.recipes.test_plan import Screen\n")
-    note = plan("noted.py:Screen").note or ""
-    assert f"`ding-lite train dqn {tmp_path}/noted.py:Screen --settings` lists." in note
+def test_an_evolution_has_its_own_default_of_env_steps() -> None:
     evolved = plan_evolution("dqn", "FrozenLake-v1", None, {}, Choices())
-    assert "`ding-lite evolve dqn FrozenLake-v1 --settings` lists." in (evolved.note or "")
     assert evolved.options.max_env_steps == 200_000  # as `ding-lite evolve --help` says
-    for env in (Screen, EnvMaker.of("noted.py:Screen", args={"max_episode_steps": 3})):
-        note = make_plan("dqn", env, {}, Choices()).note or ""
-        assert note.startswith("DQN has no preset for Screen; sizes suit its spaces (hidden)")
-        assert note.endswith("other settings have their defaults.")
 
 
 def test_a_preset_wins_over_defaults_and_yields_to_given_values() -> None:
