@@ -301,8 +301,8 @@ def _check_program(saved: SavedOptions, program: str) -> None:
     other = saved.described.get("example", program)
     if other != program:
         raise ConfigError(
-            f"{saved.place} is of a run of `{other}`, which has other settings than `{program}`. "
-            f"Go on with it by `{other}`, or write the settings that both have into a TOML file."
+            f"The settings in {saved.place} are those of `{other}`, and `{program}` has others. Go "
+            f"on with that run by `{other}`, or write what both have into a TOML file."
         )
 
 

@@ -183,7 +183,7 @@ def test_a_run_of_a_policy_and_an_evolution_are_not_repeated_as_each_other(begun
     with Run(begun, made.options, config=made.described):
         pass
     for choices in (Choices(config=out / "config.json"), Choices(out=out, resume=True)):
-        with pytest.raises(ConfigError, match=f"of a run of `{begun}`, which .* than `{then}`"):
+        with pytest.raises(ConfigError, match=f"are those of `{begun}`, and `{then}` has others"):
             plan(then, choices)
 
 
@@ -194,7 +194,7 @@ def test_a_run_of_another_environment_or_policy_gives_its_settings_alone() -> No
         pass
     plan = make_plan("dqn", "Acrobot-v1", {}, Choices(config=file))
     assert (plan.policy_config.lr, plan.options.target) == (0.5, -100.0)
-    with pytest.raises(ConfigError, match="is of a run of `dqn`, which has other settings than"):
+    with pytest.raises(ConfigError, match="are those of `dqn`, and `ppo` has others"):
         make_plan("ppo", "CartPole-v1", {}, Choices(config=file))
 
 
