@@ -20,7 +20,7 @@ from ding_lite.evolution.search import Search
 from ding_lite.middleware.checks import check_batch
 from ding_lite.middleware.keep_best import KeepBestAgent
 from ding_lite.middleware.population.evaluate import longest_evaluation
-from ding_lite.middleware.report.evolution import draw_lives
+from ding_lite.middleware.report.evolution import draw_lives, show_generations
 from ding_lite.recipes.evolve_config import (
     SMOKE_EVAL_LIMIT,
     SMOKE_GENERATION,
@@ -30,7 +30,6 @@ from ding_lite.recipes.evolve_config import (
     recipe_of_made,
     recipe_of_several,
 )
-from ding_lite.recipes.generations import show_generations
 from ding_lite.recipes.plan import Choices, RunPlan, checked_settings, make_plan, maker_of
 from ding_lite.recipes.runs.reporting import run_of, save_and_report
 from ding_lite.recipes.runs.run import Run

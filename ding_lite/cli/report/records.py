@@ -22,8 +22,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.io.reading import parse_json, read_file, read_json_object
 from ding_lite.recipes.evolve import LINEAGE
 from ding_lite.recipes.runs.directory import CONFIG, METRICS, NODES, PIPELINE, RESULT, is_locked
-from ding_lite.recipes.runs.metrics import reaches
-from ding_lite.recipes.runs.results import Result
+from ding_lite.recipes.runs.results import Result, reaches
 from ding_lite.recipes.runs.stages import seconds_by_stage
 from ding_lite.recipes.table import RECIPES
 from ding_lite.rl.batch import NumpyArray

@@ -27,7 +27,7 @@ from ding_lite.parallel.launch.environment.detect import node_of_process
 from ding_lite.recipes.options import Options
 from ding_lite.recipes.runs import directory as files
 from ding_lite.recipes.runs.criterion import EPISODES_PER_COLLECTOR
-from ding_lite.recipes.runs.metrics import last_row, reaches
+from ding_lite.recipes.runs.results import last_row, reaches
 from ding_lite.recipes.runs.stages import Recorder, StageSeconds, seconds_by_stage
 from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.vector import make_envs
