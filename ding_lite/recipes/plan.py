@@ -178,8 +178,12 @@ class RunPlan:
     @property
     def settings(self) -> dict[str, Any]:
         """All settings by name, those of the policy before those of training."""
-        values = {**vars(self.policy_config), **vars(self.config)}
-        return {name: value for name, value in values.items() if name not in NO_SETTINGS}
+        return {
+            field.name: getattr(config, field.name)
+            for config in (self.policy_config, self.config)
+            for field in dataclasses.fields(config)
+            if field.name not in NO_SETTINGS
+        }
 
     @property
     def note(self) -> str | None:

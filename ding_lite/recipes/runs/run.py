@@ -325,7 +325,7 @@ class Run:
             evaluated = f" ({result['eval_env_steps']:,} of them in evaluations)"
         lines = [
             f"\n{_verdict(result['solved'], str(self.options.env))}: a mean return of "
-            f"{result['eval_return']:.1f} in {result['eval_episodes']} greedy "
+            f"{result['eval_return']:z.1f} in {result['eval_episodes']} greedy "
             f"episode{'s' * (result['eval_episodes'] != 1)}{self._goal()} after "
             f"{result['env_steps'] or 0:,} env steps{evaluated}, {result['wall_s']:.1f} s."
         ]

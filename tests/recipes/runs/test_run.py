@@ -385,8 +385,8 @@ def test_a_verdict_is_whole_where_the_last_evaluation_has_reached_a_target_of_ze
             run.explain(line)
             plural = "episodes" if episodes > 1 else "episode"
             assert f" in {episodes} greedy {plural} (target 0) after" in capsys.readouterr().err
-        run.explain({**line, "eval_episodes": 0})
-        assert " in 0 greedy episodes (target 0) after" in capsys.readouterr().err
+        run.explain({**line, "eval_return": -0.01, "eval_episodes": 0})
+        assert " 0.0 in 0 greedy episodes (target 0) after" in capsys.readouterr().err
 
 
 def test_the_running_time_of_a_resumed_run_contains_that_of_all_its_stages(
