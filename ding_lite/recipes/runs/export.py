@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import io
 import logging
@@ -11,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -122,14 +122,11 @@ def describe_inputs(policy: Policy) -> str:
 
 
 def check_onnx() -> None:
-    try:
-        for name in ("onnx", "onnxscript"):
-            importlib.import_module(name)
-    except ImportError as error:
+    if not all(map(find_spec, ("onnx", "onnxscript"))):  # importing them takes a second
         raise MissingExtraError(
             "Writing ONNX needs packages that are not installed. Install them: "
             f"{pip_line('export')}. The format `torch` needs none."
-        ) from error
+        )
 
 
 def _traced(policy: OpenPolicy) -> ExportedProgram:
