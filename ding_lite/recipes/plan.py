@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,9 +25,11 @@ from ding_lite.cli.options.run import (
 )
 from ding_lite.errors import ConfigError, did_you_mean, kind_of
 from ding_lite.io.files import path_fault
-from ding_lite.io.importing import find_member
+from ding_lite.io.importing import find_member, refuse_while_importing
 from ding_lite.recipes.options import Options, as_chosen, settled
 from ding_lite.recipes.recipe import Recipe, TrainConfig
+from ding_lite.recipes.runs.directory import make_next
+from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.saved_options import SavedOptions, read_config, run_begun
 from ding_lite.recipes.table import find_recipe, name_of_policy
 from ding_lite.rl.envs.atari import ATARI_ARGS, FRAME_STACK, check_is_game, play_atari
@@ -36,6 +39,7 @@ from ding_lite.rl.policies.open_policy import without_unused
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.middleware import Middleware
+from ding_lite.runtime.task import Task
 from ding_lite.settings import as_config, check_all, default_values
 
 _OF_THE_USER = ("given", "file", "run")
@@ -208,6 +212,34 @@ class RunPlan:
     @property
     def title(self) -> str:
         return f"{self.kind} on {self.options.env}"
+
+    @contextmanager
+    def open_run(self, program: str) -> Iterator[Run]:
+        """Open the directory of the run: the chosen one, or the next number under its program."""
+        refuse_while_importing()
+        options = self.options
+        if options.out is None:
+            out = make_next(Path("runs", program, str(options.env)))
+            options = dataclasses.replace(options, out=out)
+        with Run(program, options, config=self.described, defaults=self.defaults) as run:
+            if self.note is not None:
+                run.tell(self.note)
+            yield run
+
+    def save_and_report(
+        self, task: Task, run: Run, parts: Mapping[str, object], every: Callable[[int], int]
+    ) -> None:
+        """Add the middleware that save checkpoints, measure the run and report metrics.
+
+        `every` converts env steps to steps of the pipeline.
+        """
+        log_every = every(self.config.log_every)
+        task.use(mw.checkpoint(parts, run.checkpoint, every=every(self.config.checkpoint_every)))
+        task.use(mw.throughput(every=log_every))
+        task.use(run.time(task, every=log_every))
+        for middleware in self.use:
+            task.use(middleware)
+        task.use(mw.report(run, every=log_every, title=self.title))
 
 
 def make_plan(
