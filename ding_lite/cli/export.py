@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from ding_lite.cli.exit_codes import DONE
 from ding_lite.cli.watch import describe_policy
 from ding_lite.io.importing import look_here
 from ding_lite.log import configure
@@ -12,8 +11,8 @@ from ding_lite.recipes.runs.export import SUFFIXES, check_onnx, describe_inputs,
 from ding_lite.recipes.runs.loading import load_policy
 
 
-def export_run(options: argparse.Namespace) -> int:
-    """Export the network of a run's policy; return the exit code."""
+def export_run(options: argparse.Namespace) -> None:
+    """Export the network of a run's policy."""
     configure("warning")
     look_here()
     form = options.format
@@ -27,4 +26,3 @@ def export_run(options: argparse.Namespace) -> int:
         f"{describe_policy(policy, options.run, last=options.last)}\n"
         f"Wrote {path}: it takes {describe_inputs(policy)}."
     )
-    return DONE

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Sequence
+from itertools import cycle, product
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from ding_lite.cli.exit_codes import DONE
 from ding_lite.cli.tables import print_table
 from ding_lite.errors import ConfigError, did_you_mean
 from ding_lite.io.files import named, why
@@ -43,12 +43,14 @@ _Y_LABELS = {
     "memory_mb": "memory, MB",
 }
 _WITH_TARGET = ("eval_return", "return")
+_LINE_STYLES = ("-", "--", ":", "-.")
+"""The styles of curves, as many as there are colours to each."""
 
 logger = logging.getLogger(__name__)
 
 
-def plot_runs(options: argparse.Namespace) -> int:
-    """Draw a metric of runs, and print its last and best values; return the exit code."""
+def plot_runs(options: argparse.Namespace) -> None:
+    """Draw a metric of runs, and print its last and best values."""
     configure("warning")
     path = picture_path(options.out)
     results = find_results(options.runs)
@@ -58,8 +60,9 @@ def plot_runs(options: argparse.Namespace) -> int:
     groups = group_results(results)
 
     figure, axes, _ = begin_picture()
-    for group, color in zip(groups, COLORS * len(groups), strict=False):
-        _draw_group(axes, group, metric, color)
+    looks = product(_LINE_STYLES, COLORS)
+    for group, (style, color) in zip(groups, cycle(looks), strict=False):
+        _draw_group(axes, group, metric, color, style)
     style_axes(axes, y_label=_Y_LABELS.get(metric, metric))
     targets = {result.target for result in results}
     if metric in _WITH_TARGET and len(targets) == 1 and (target := targets.pop()) is not None:
@@ -76,7 +79,6 @@ def plot_runs(options: argparse.Namespace) -> int:
 
     _print_results(groups, metric)
     print(f"\nDrawn in {path}")
-    return DONE
 
 
 def _with_a_return(results: list[Result]) -> list[Result]:
@@ -103,16 +105,15 @@ def _choose_metric(results: Sequence[Result], wanted: str | None) -> str:
     )
 
 
-def _draw_group(axes: Axes, group: RunGroup, metric: str, color: str) -> None:
-    label = group.name
+def _draw_group(axes: Axes, group: RunGroup, metric: str, color: str, style: str) -> None:
+    x, y = group.runs[0].points(metric)
     if len(group.runs) > 1:
         spread = spread_of(group.runs, metric)
         axes.fill_between(spread.x, spread.low, spread.high, color=color, alpha=0.14, linewidth=0)
         for run in group.runs:
             axes.plot(*run.points(metric), color=color, linewidth=0.8, alpha=0.45)
-        axes.plot(spread.x, spread.mean, color=color, linewidth=2.4, label=label, zorder=4)
-    else:
-        axes.plot(*group.runs[0].points(metric), color=color, linewidth=2.0, label=label, zorder=4)
+        x, y = spread.x, spread.mean
+    axes.plot(x, y, style, color=color, linewidth=2.2, label=group.name, zorder=4)
 
 
 def _below(groups: Sequence[RunGroup]) -> str:

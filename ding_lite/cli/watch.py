@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
 
-from ding_lite.cli.exit_codes import DONE
 from ding_lite.errors import ConfigError, MissingExtraError
 from ding_lite.io.importing import look_here
 from ding_lite.log import configure
@@ -21,8 +20,8 @@ from ding_lite.rl.protocols import Policy
 from ding_lite.settings import limit_torch_threads, process_environ
 
 
-def watch_run(options: argparse.Namespace) -> int:
-    """Play with the policy of a run, and print the returns; return the exit code."""
+def watch_run(options: argparse.Namespace) -> None:
+    """Play with the policy of a run, and print the returns."""
     configure("warning")
     look_here()
     policy = load_policy(options.run, last=options.last, trust=options.trust)
@@ -34,7 +33,7 @@ def watch_run(options: argparse.Namespace) -> int:
     if options.record is not None:
         videos = play_and_record(policy, Path(options.record), **chosen)
         _print_episodes((episode, str(path)) for episode, path in videos)
-        return DONE
+        return
 
     hint = _no_window(policy, process_environ())
     if hint is None:
@@ -47,7 +46,6 @@ def watch_run(options: argparse.Namespace) -> int:
     if hint is not None:
         print(hint)
         _print_episodes((episode, "") for episode in play(policy, **chosen))
-    return DONE
 
 
 def describe_policy(policy: Policy, directory: str, *, last: bool) -> str:

@@ -20,7 +20,7 @@ from ding_lite.evolution.search import Search
 from ding_lite.middleware.checks import check_batch
 from ding_lite.middleware.keep_best import KeepBestAgent
 from ding_lite.middleware.population.evaluate import longest_evaluation
-from ding_lite.middleware.report.evolution import draw_lives
+from ding_lite.middleware.report.evolution import draw_lives, show_generations
 from ding_lite.recipes.evolve_config import (
     SMOKE_EVAL_LIMIT,
     SMOKE_GENERATION,
@@ -30,9 +30,7 @@ from ding_lite.recipes.evolve_config import (
     recipe_of_made,
     recipe_of_several,
 )
-from ding_lite.recipes.generations import show_generations
 from ding_lite.recipes.plan import Choices, RunPlan, checked_settings, make_plan, maker_of
-from ding_lite.recipes.runs.reporting import run_of, save_and_report
 from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.table import FunctionConfig, find_recipe
 from ding_lite.rl.envs.making import EnvLike, EnvMaker, EnvWrapper
@@ -212,7 +210,7 @@ def run_evolution(plan: EvolvePlan) -> EvolveResult:
             **plan.parts,
         )
         config.check_sizes(everywhere[0], population[0].policy)
-        with run_of(plan, f"evolve-{plan.name}") as run:
+        with plan.open_run(f"evolve-{plan.name}") as run:
             best_agent = mw.keep_best(population, run.best)
             taken = _run(plan, run, best_agent, everywhere)
             numbers = run.judge(best_agent.agent.policy, eval_share=_VERDICT_SHARE)
@@ -308,7 +306,7 @@ def _run(
             longest=longest_evaluation(eval_envs, config.eval_episodes * len(population)),
         )
         task.use(budget)
-        save_and_report(task, plan, run, parts, every)
+        plan.save_and_report(task, run, parts, every)
         if not run.quiet:
             task.use(show_generations(population))
         run.resume(parts, stop_at=goal)

@@ -35,7 +35,7 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
-from ding_lite.settings import COUNT, NATURAL, NOT_NEGATIVE, SHARE, check_all, setting, suggests
+from ding_lite.settings import COUNT, NATURAL, NOT_NEGATIVE, SHARE, setting, suggests
 
 MAX_ENV_STEPS = 200_000
 SMOKE_GENERATION = 500
@@ -94,15 +94,12 @@ class EvolutionConfig(TrainConfig, ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.tournament_size > self.population:
-            check_all([self._too_large_a_tournament()])
-
-    def _too_large_a_tournament(self) -> str:
-        agents = "1 agent" if self.population == 1 else f"{self.population} agents"
-        return (
-            f"`tournament_size` is {self.tournament_size}, and the population has {agents}, so "
-            f"that no more can take part. Choose tournament_size={self.population}, or a larger "
-            f"population"
-        )
+            agents = "1 agent" if self.population == 1 else f"{self.population} agents"
+            raise ConfigError(
+                f"`tournament_size` is {self.tournament_size}, and the population has {agents}, so "
+                f"that no more can take part. Choose tournament_size={self.population}, or a "
+                f"larger population."
+            )
 
     def tournament(self, seed: int) -> Tournament:
         [own] = spawn_seeds(seed, "evolve/tournament", count=1)
@@ -228,7 +225,9 @@ def recipe_of_several(recipe: Recipe) -> Recipe:
         )
     learns_from_replay = issubclass(recipe.config, OffPolicyConfig)
     config = ReplayEvolutionConfig if learns_from_replay else RolloutEvolutionConfig
-    known = {field.name for cls in (recipe.policy_config, config) for field in _fields(cls)}
+    known = {
+        field.name for cls in (recipe.policy_config, config) for field in dataclasses.fields(cls)
+    }
     options = {"target"}
     presets = {
         env: {
@@ -254,7 +253,7 @@ def recipe_of_made(recipe: Recipe, env: EnvMaker) -> Recipe:
     make = recipe.policy
     made = make(env.spec(), None)
     config: Any = made.config
-    fields = _fields(type(config)) if dataclasses.is_dataclass(config) else ()
+    fields = dataclasses.fields(config) if dataclasses.is_dataclass(config) else ()
     own = {field.name: getattr(config, field.name) for field in fields}
     if "seed" not in own:
         raise ConfigError(
@@ -276,17 +275,13 @@ def recipe_of_made(recipe: Recipe, env: EnvMaker) -> Recipe:
     return dataclasses.replace(several, presets=presets)
 
 
-def default_search(config: object) -> Search:
+def default_search(config: Any) -> Search:  # noqa: ANN401 - a dataclass of any kind
     """Search step sizes from a fifth to five times, batch sizes from a quarter to twice, theirs."""
     parameters: dict[str, Parameter] = {}
-    for field in _fields(type(config)):
+    for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.name in _STEP_SIZES:
             parameters[field.name] = log_uniform(value / 5.0, value * 5.0)
         elif field.name == "batch_size" and value is not None:
             parameters[field.name] = integer(max(1, value // 4), value * 2)
     return Search(**parameters)
-
-
-def _fields(cls: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
-    return dataclasses.fields(cls)

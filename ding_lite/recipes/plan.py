@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,11 +25,13 @@ from ding_lite.cli.options.run import (
 )
 from ding_lite.errors import ConfigError, did_you_mean, kind_of
 from ding_lite.io.files import path_fault
-from ding_lite.io.importing import find_member
+from ding_lite.io.importing import find_member, refuse_while_importing
 from ding_lite.recipes.options import Options, as_chosen, settled
-from ding_lite.recipes.recipe import Recipe, SingleConfig, TrainConfig
+from ding_lite.recipes.recipe import Recipe, TrainConfig
+from ding_lite.recipes.runs.directory import make_next
+from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.saved_options import SavedOptions, read_config, run_begun
-from ding_lite.recipes.table import RECIPES, find_recipe, name_of_policy
+from ding_lite.recipes.table import find_recipe, name_of_policy
 from ding_lite.rl.envs.atari import ATARI_ARGS, FRAME_STACK, check_is_game, play_atari
 from ding_lite.rl.envs.making import EnvLike, EnvMaker, maker_again
 from ding_lite.rl.envs.naming import full_name
@@ -37,6 +39,7 @@ from ding_lite.rl.policies.open_policy import without_unused
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.middleware import Middleware
+from ding_lite.runtime.task import Task
 from ding_lite.settings import as_config, check_all, default_values
 
 _OF_THE_USER = ("given", "file", "run")
@@ -179,8 +182,12 @@ class RunPlan:
     @property
     def settings(self) -> dict[str, Any]:
         """All settings by name, those of the policy before those of training."""
-        values = {**_values(self.policy_config), **_values(self.config)}
-        return {name: value for name, value in values.items() if name not in NO_SETTINGS}
+        return {
+            field.name: getattr(config, field.name)
+            for config in (self.policy_config, self.config)
+            for field in dataclasses.fields(config)
+            if field.name not in NO_SETTINGS
+        }
 
     @property
     def note(self) -> str | None:
@@ -188,19 +195,11 @@ class RunPlan:
         if self.has_preset or self.recipe.sizes is None:
             return None
         fitted = ", ".join(name for name, source in self.sources.items() if source == "space")
-        listed, maker = ".", EnvMaker.of(self.options.env)
-        if (
-            isinstance(maker.env, str)
-            and self.name in RECIPES
-            and not (maker.args or maker.imports)
-        ):
-            verb = "train" if isinstance(self.config, SingleConfig) else "evolve"
-            command = f"ding-lite {verb} {self.name} {shlex.quote(maker.env)} --settings"
-            listed = f", which `{command}` lists."
         return (
-            f"{self.kind} has no preset for {maker}; "
+            f"{self.kind} has no preset for {EnvMaker.of(self.options.env)}; "
             + (f"sizes suit its spaces ({fitted}), and " if fitted else "")
-            + f"{'other' if fitted else 'all'} settings have their defaults{listed}"
+            + f"{'other' if fitted else 'all'} settings have their defaults, which `--settings` "
+            f"lists."
         )
 
     @property
@@ -213,6 +212,34 @@ class RunPlan:
     @property
     def title(self) -> str:
         return f"{self.kind} on {self.options.env}"
+
+    @contextmanager
+    def open_run(self, program: str) -> Iterator[Run]:
+        """Open the directory of the run: the chosen one, or the next number under its program."""
+        refuse_while_importing()
+        options = self.options
+        if options.out is None:
+            out = make_next(Path("runs", program, str(options.env)))
+            options = dataclasses.replace(options, out=out)
+        with Run(program, options, config=self.described, defaults=self.defaults) as run:
+            if self.note is not None:
+                run.tell(self.note)
+            yield run
+
+    def save_and_report(
+        self, task: Task, run: Run, parts: Mapping[str, object], every: Callable[[int], int]
+    ) -> None:
+        """Add the middleware that save checkpoints, measure the run and report metrics.
+
+        `every` converts env steps to steps of the pipeline.
+        """
+        log_every = every(self.config.log_every)
+        task.use(mw.checkpoint(parts, run.checkpoint, every=every(self.config.checkpoint_every)))
+        task.use(mw.throughput(every=log_every))
+        task.use(run.time(task, every=log_every))
+        for middleware in self.use:
+            task.use(middleware)
+        task.use(mw.report(run, every=log_every, title=self.title))
 
 
 def make_plan(
@@ -228,19 +255,19 @@ def make_plan(
     A resumed run keeps the settings of its start, except for those that are given.
     """
     maker, vector = maker_of(env, choices), env if isinstance(env, VectorEnv) else None
-    evolves = recipe is not None
-    _check_kind(choices.begun, evolves=evolves)
-    recipe = find_recipe(policy, maker.spec) if recipe is None else recipe
     name = name_of_policy(policy)
-    known = _known_settings(recipe)
+    program = name if recipe is None else f"evolve-{name}"
+    _check_program(choices.begun, program)
+    recipe = find_recipe(policy, maker.spec) if recipe is None else recipe
+    fields = (*dataclasses.fields(recipe.policy_config), *dataclasses.fields(recipe.config))
+    known = [field.name for field in fields if field.name not in NO_SETTINGS]
     _check_names(name, settings, known)
 
     preset: Mapping[str, Any] = recipe.presets.get(maker.name, {})
     begun_with, in_file = choices.begun.settings, choices.in_file.values_for(maker)
     of_file = {k: v for k, v in in_file.items() if k not in OF_FILES}
     if not of_file.keys() <= set(known):
-        _check_kind(choices.in_file, evolves=evolves)
-        _check_policy(choices.in_file, name)
+        _check_program(choices.in_file, program)
     _check_names(name, of_file, known)
     has_preset = bool(preset or begun_with)
     sizes = {} if has_preset or recipe.sizes is None else recipe.sizes(maker.spec())
@@ -305,23 +332,13 @@ def make_plan(
     )
 
 
-def _check_kind(saved: SavedOptions, *, evolves: bool) -> None:
-    """Refuse the description of a run of a policy for an evolution, and the reverse."""
-    if saved.described and (saved.searched is not None) != evolves:
-        this, other = ("evolve", "train") if evolves else ("train", "evolve")
+def _check_program(saved: SavedOptions, program: str) -> None:
+    """Refuse the description of a run of another policy, or of one policy for a population."""
+    other = saved.described.get("example", program)
+    if other != program:
         raise ConfigError(
-            f"{saved.place} is of a run of `{other}`, which has other settings than `{this}`. Use "
-            f"it with `{other}`, or write what both have into a TOML file."
-        )
-
-
-def _check_policy(saved: SavedOptions, name: str) -> None:
-    """Refuse the description of a run of another policy, as that has other settings."""
-    other = str(saved.described.get("example") or name).removeprefix("evolve-")
-    if other != name:
-        raise ConfigError(
-            f"{saved.place} is of a run of `{other}`, which has other settings than `{name}`. "
-            f"Write the settings that both have into a TOML file."
+            f"The settings in {saved.place} are those of `{other}`, and `{program}` has others. Go "
+            f"on with that run by `{other}`, or write what both have into a TOML file."
         )
 
 
@@ -363,15 +380,6 @@ def maker_of(env: EnvLike, choices: Choices) -> EnvMaker:
     return maker
 
 
-def _known_settings(recipe: Recipe) -> list[str]:
-    names = [
-        field.name
-        for config in (recipe.policy_config, recipe.config)
-        for field in dataclasses.fields(config)
-    ]
-    return [name for name in names if name not in NO_SETTINGS]
-
-
 def _check_names(policy: str, given: Mapping[str, Any], known: list[str]) -> None:
     faults = []
     for key in map(str, given):
@@ -393,10 +401,6 @@ def _check_names(policy: str, given: Mapping[str, Any], known: list[str]) -> Non
 def _only(values: Mapping[str, Any], config: type[Any]) -> dict[str, Any]:
     names = {field.name for field in dataclasses.fields(config)}
     return {name: value for name, value in values.items() if name in names}
-
-
-def _values(config: Any) -> dict[str, Any]:  # noqa: ANN401 - a dataclass of any kind
-    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
 
 
 def checked_settings(settings: object) -> Mapping[str, Any]:

@@ -77,18 +77,14 @@ class TrainConfig:
 
     @property
     def learning_from(self) -> dict[str, Any]:
-        """Keywords of `make_envs` for the training environments."""
+        """Keywords of `make_envs` for the training environments, which evaluations do not have."""
+        limit = {} if self.episode_limit is None else {"max_episode_steps": self.episode_limit}
         return {
             "reward_scale": self.reward_scale,
             "clip_rewards": self.atari,
             "end_at_life_loss": self.atari,
-            "env_args": self.env_settings,
+            "env_args": limit,
         }
-
-    @property
-    def env_settings(self) -> dict[str, Any]:
-        """Extra arguments of the training environments, but not of evaluation environments."""
-        return {} if self.episode_limit is None else {"max_episode_steps": self.episode_limit}
 
     def within(self, max_env_steps: int, num_envs: int, *, agents: int = 1) -> Self:
         """Return a copy with blocks of env steps that fit into a short run.

@@ -13,7 +13,6 @@ from ding_lite.cli.options.run import documented
 from ding_lite.recipes.plan import Choices, RunPlan, checked_settings, make_plan
 from ding_lite.recipes.recipe import SingleConfig
 from ding_lite.recipes.runs.directory import has_best
-from ding_lite.recipes.runs.reporting import run_of, save_and_report
 from ding_lite.recipes.runs.run import Run
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from ding_lite.rl.envs.making import EnvLike, EnvWrapper
@@ -120,7 +119,7 @@ def run_plan(plan: RunPlan) -> TrainResult:
     ):
         policy = plan.make_policy(envs.spec)
         config.check_sizes(envs, policy)
-        with run_of(plan, plan.name) as run:
+        with plan.open_run(plan.name) as run:
             confirmed = _run(plan, run, policy, envs, eval_envs)
             if has_best(run.directory):
                 policy.load_state_dict(load_checkpoint(run.best).state)
@@ -168,7 +167,7 @@ def _run(
         task.use(evaluate)
         task.use(mw.keep_best(policy, run.best))
         task.use(mw.stop_at(env_step=options.max_env_steps))
-        save_and_report(task, plan, run, parts, every)
+        plan.save_and_report(task, run, parts, every)
         run.resume(parts, stop_at=goal)
         task.run()
         return evaluate.final(task.ctx.get("env_step", 0))

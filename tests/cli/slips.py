@@ -118,7 +118,7 @@ PATHS = [
 
 BROKEN_RUNS = [
     (f"{TRAIN} --resume --out other-run", "was begun in another way: `"),
-    ("train sac Pendulum-v1 --resume --out run", "is one of `dqn`, and this program is `sac`"),
+    ("train sac Pendulum-v1 --resume --out run", "are those of `dqn`, and `sac` has others"),
     *(
         (f"{start} {run}", "its config.json is missing or damaged")
         for run in ("half-config", "list-config", "text-config", "pipe-config")
@@ -259,6 +259,7 @@ COMBINATIONS = [
     (f"{TCP} --ports 65535", "`ports` is 65536; it must lie between 1 and 65535"),
     (f"{TCP} --address 0.0.0.0", "no key is given"),
     (f"{RUN} --max-retries 2", "without --auto-recover"),
+    (f"{TRAIN} --report tell", "`--report` is 'tell'; a function was expected, named with"),
     ("report run --port 8000", "nothing is served without --live"),
 ]
 

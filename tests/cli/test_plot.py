@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ding_lite.cli.main import main
+from tests.cli.report.pages import Page
 from tests.recipes.runs.test_results import leave
 
 pytestmark = pytest.mark.usefixtures("_here")
@@ -56,6 +57,18 @@ def test_runs_that_differ_have_a_curve_each(capsys: pytest.CaptureFixture[str]) 
     assert main(["plot", "r", "--out", "three.svg"]) == 0
     assert {"lr 0.5", "lr 0.25 (2 seeds)"} <= set(words_of(Path("three.svg")))
     assert "lr 0.25, mean of 2" in capsys.readouterr().out
+
+
+def test_more_curves_than_colors_have_other_line_styles() -> None:
+    for number in range(9):
+        leave(f"r/{number}", lr=number / 10)
+    assert main(["plot", "r", "--metric", "return", "--out", "nine.svg"]) == 0
+    blue = re.findall(r'style="fill: none; (.*?)stroke: #2f6fde', Path("nine.svg").read_text())
+    assert [style[:16] for style in blue] == ["", "stroke-dasharray"] * 2  # curves, then the legend
+    assert main(["report", "r", "--no-video"]) == 0
+    again = Page.of("report.html").of_class("again")
+    assert "curve c0 again" in [own["class"] for own in again]
+    assert "swatch c0 again" in [own["class"] for own in again]
 
 
 def test_an_environment_of_a_file_is_named_without_its_folder(capsys) -> None:

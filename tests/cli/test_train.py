@@ -78,11 +78,6 @@ def test_a_checkpoint_of_another_version_is_reported_in_a_sentence(
     assert "has format 7; this version of ding_lite reads" in capsys.readouterr().err
 
 
-def test_what_is_no_logger_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert train("--report", "tell") == 2
-    assert "`--report` is 'tell'; a function was expected, named with" in capsys.readouterr().err
-
-
 def test_loggers_of_ones_own_get_the_metrics_and_a_resumed_run_keeps_or_changes_them(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

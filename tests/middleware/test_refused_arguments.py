@@ -173,7 +173,7 @@ MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda x: m.send("trajectories", to="learner", in_flight=0), "in_flight"),
     (lambda x: m.send("trajectories", to="learner", timeout=-1.0), "timeout"),
     (lambda x: m.replay_trajectories(0), "`num` is 0"),
-    (lambda x: m.log(every=10, path=x.folder), "is a directory"),
+    (lambda x: m.jsonl(x.folder, every=10), "is a directory"),
     (lambda x: m.tensorboard(x.folder / "file"), "is a file"),
     (lambda x: m.report(3, every=1), "a function was exp.*, a run, or the Path of a directory"),
     (lambda x: m.curve(x.folder / "curve"), r"Choose one of: \.png, \.svg, \.pdf"),

@@ -65,12 +65,6 @@ WORKLOADS = {
         "us of processor time",
         numbers=("add 16", "sample"),
     ),
-    "prioritized": Workload(
-        "A prioritized replay of a million transitions of CartPole-v1, batches of 256",
-        ("Sample 256 from a prioritized replay", "Update 256 priorities"),
-        "us of processor time",
-        numbers=("sample", "update"),
-    ),
     "middleware": Workload(
         "A step of a task, for each of its middleware that do nothing",
         ("Call one middleware",),

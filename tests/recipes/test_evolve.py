@@ -12,13 +12,12 @@ import pytest
 import torch
 
 from ding_lite import middleware as mw
-from ding_lite.errors import ConfigError
+from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.evolution import Population, Search, integer, log_uniform
-from ding_lite.middleware.report.evolution import draw_lives
+from ding_lite.middleware.report.evolution import draw_lives, lines_of
 from ding_lite.recipes import EvolveResult, evolve, load_policy
 from ding_lite.recipes.evolve import plan_evolution
 from ding_lite.recipes.evolve_config import ReplayEvolutionConfig
-from ding_lite.recipes.generations import lines_of
 from ding_lite.recipes.plan import Choices
 from ding_lite.recipes.presets import DQN_EVOLUTION_PRESETS
 from ding_lite.recipes.table import RECIPES
@@ -71,6 +70,8 @@ def test_a_run_leaves_its_lineage_pictures_and_best_policy(result: EvolveResult)
     )
     assert saved.config == result.best.config
     assert result.best.fitness is not None
+    with pytest.raises(CheckpointError, match=r"population, which has no newest policy\. Load the"):
+        load_policy(directory, last=True)
 
 
 def test_env_steps_of_evaluations_count(result: EvolveResult) -> None:

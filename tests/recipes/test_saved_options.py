@@ -171,19 +171,19 @@ def test_a_toml_file_may_have_the_search_of_an_evolution() -> None:
             plan_evolution("dqn", "CartPole-v1", None, {}, Choices(config=file))
 
 
-@pytest.mark.parametrize(("begun", "then"), [("train", "evolve"), ("evolve", "train")])
+@pytest.mark.parametrize(("begun", "then"), [("dqn", "evolve-dqn"), ("evolve-dqn", "dqn")])
 def test_a_run_of_a_policy_and_an_evolution_are_not_repeated_as_each_other(begun, then) -> None:
-    def plan(command: str, choices: Choices) -> RunPlan:
-        if command == "evolve":
+    def plan(program: str, choices: Choices) -> RunPlan:
+        if program == "evolve-dqn":
             return plan_evolution("dqn", "CartPole-v1", None, {}, choices)
         return make_plan("dqn", "CartPole-v1", {}, choices)
 
     out = Path("here")
     made = plan(begun, Choices(out=out))
-    with Run("dqn", made.options, config=made.described):
+    with Run(begun, made.options, config=made.described):
         pass
     for choices in (Choices(config=out / "config.json"), Choices(out=out, resume=True)):
-        with pytest.raises(ConfigError, match=f"of a run of `{begun}`, which .* than `{then}`"):
+        with pytest.raises(ConfigError, match=f"are those of `{begun}`, and `{then}` has others"):
             plan(then, choices)
 
 
@@ -194,7 +194,7 @@ def test_a_run_of_another_environment_or_policy_gives_its_settings_alone() -> No
         pass
     plan = make_plan("dqn", "Acrobot-v1", {}, Choices(config=file))
     assert (plan.policy_config.lr, plan.options.target) == (0.5, -100.0)
-    with pytest.raises(ConfigError, match="is of a run of `dqn`, which has other settings than"):
+    with pytest.raises(ConfigError, match="are those of `dqn`, and `ppo` has others"):
         make_plan("ppo", "CartPole-v1", {}, Choices(config=file))
 
 

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ding_lite.cli.exit_codes import DONE
 from ding_lite.cli.options.arguments import (
     EXPORT_FORMATS,
     PROTOCOLS,
@@ -54,15 +55,17 @@ class Command:
     """The arguments, for the usage line of the help."""
     example: ClassVar[str]
     function: ClassVar[tuple[str, str]]
-    """The module and the name of the function that gets the options; it returns the exit code."""
+    """The module and the name of the function that gets the options. It returns the exit code; None
+    is success."""
     of_runs: ClassVar[str] = ""
     """The set of options of a run that the command has: that of `train` or `evolve`."""
 
     @classmethod
     def carry_out(cls, options: argparse.Namespace) -> int:
+        """Run the command; return its exit code."""
         module, name = cls.function
-        code: int = getattr(import_module(module), name)(options)
-        return code
+        code: int | None = getattr(import_module(module), name)(options)
+        return code or DONE
 
     @classmethod
     def does(cls) -> str:

@@ -55,6 +55,12 @@ def tag(name: str, /, *children: Element | str, **attributes: object) -> Element
     return made
 
 
+def color_of(number: int) -> str:
+    """Return the classes of a curve by its number; every other round of colours is dashed."""
+    again = number // NUM_COLORS % 2
+    return f"c{number % NUM_COLORS}{' again' * again}"
+
+
 def _text(value: object) -> str:
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
 
@@ -120,7 +126,7 @@ def _clip(values: NumpyArray) -> NumpyArray:
 def _curve(line: Line, place: Any) -> list[Element]:  # noqa: ANN401 - the function within `chart`
     few = np.unique(np.linspace(0, len(line.x) - 1, _MOST_POINTS).astype(int))
     points = [place(x, y) for x, y in zip(line.x[few], line.y[few], strict=True)]
-    color = f"c{line.color % NUM_COLORS}"
+    color = color_of(line.color)
     parts = []
     if line.low is not None and line.high is not None:
         above = [place(x, y) for x, y in zip(line.x[few], line.high[few], strict=True)]

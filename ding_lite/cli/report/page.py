@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import count
 from statistics import fmean
 from typing import Any
 from xml.etree.ElementTree import Element, tostring
 
 import numpy as np
 
-from ding_lite.cli.report.figures import NUM_COLORS, Line, chart, family, figure, tag
+from ding_lite.cli.report.figures import NUM_COLORS, Line, chart, color_of, family, figure, tag
 from ding_lite.cli.report.records import Record, Stage, is_number, rates
 from ding_lite.io.files import named
 from ding_lite.middleware.report.log import as_text
@@ -128,8 +128,8 @@ def _table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Element 
 
 
 def _legend(labels: Iterable[str]) -> Element:
-    swatches = [tag("span", class_=f"swatch c{k}") for k in range(NUM_COLORS)]
-    items = [tag("li", swatch, label) for swatch, label in zip(cycle(swatches), labels)]
+    swatches = (tag("span", class_=f"swatch {color_of(k)}") for k in count())
+    items = [tag("li", swatch, label) for swatch, label in zip(swatches, labels, strict=False)]
     return tag("ul", *items, class_="legend")
 
 
@@ -395,6 +395,8 @@ svg text { font: 12px system-ui, sans-serif; fill: var(--grey); }
 svg text.target { fill: var(--target); }
 .grid { stroke: var(--line); } line.target { stroke: var(--target); stroke-dasharray: 5 3; }
 .curve { fill: none; stroke: currentColor; stroke-width: 2; stroke-linejoin: round; }
+path.again { stroke-dasharray: 6 3; } .swatch.again { background: repeating-linear-gradient(
+  90deg, currentColor 0 4px, transparent 4px 6px); }
 .band { fill: currentColor; opacity: .18; } .mark { fill: currentColor; stroke: var(--card); }
 path.kin { fill: none; stroke: currentColor; stroke-width: 1.4; }
 path.changed { stroke-dasharray: 4 3; } circle.kin { fill: currentColor; }

@@ -22,7 +22,6 @@ from ding_lite.errors import ConfigError
 from ding_lite.io.reading import parse_json, read_file, read_json_object
 from ding_lite.recipes.evolve import LINEAGE
 from ding_lite.recipes.runs.directory import CONFIG, METRICS, NODES, PIPELINE, RESULT, is_locked
-from ding_lite.recipes.runs.metrics import reaches
 from ding_lite.recipes.runs.results import Result
 from ding_lite.recipes.runs.stages import seconds_by_stage
 from ding_lite.recipes.table import RECIPES
@@ -85,14 +84,7 @@ class Record(Result):
             return "going"
         if not (self.directory / CONFIG).exists():
             return "unknown"
-        most = self._options.get("max_env_steps")
-        is_at_end = most is not None and (self.env_steps or 0) >= most
-        config: dict[str, Any] = self.description.get("config") or {}
-        goal, margin = self.target, config.get("target_margin", 0.0)
-        if goal is not None and is_number(margin):
-            goal += margin
-        has_ended = self.verdict or is_at_end or reaches(self.last, goal)
-        return "done" if has_ended else "interrupted"
+        return "done" if self.verdict else "interrupted"
 
     @property
     def changed(self) -> float:

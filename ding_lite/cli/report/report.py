@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
-from ding_lite.cli.exit_codes import DONE
 from ding_lite.cli.report.figures import tag
 from ding_lite.cli.report.page import document, grouped, page
 from ding_lite.cli.report.records import Record
@@ -32,8 +31,8 @@ _SECONDS, _STEPS = 20.0, 1_000
 _MOST_FILMS = 4
 
 
-def report_runs(options: argparse.Namespace) -> int:
-    """Write the report, or serve it until Ctrl-C; return the exit code."""
+def report_runs(options: argparse.Namespace) -> None:
+    """Write the report, or serve it until Ctrl-C."""
     configure("warning")
     if options.live:
         _serve(options.runs, options.port or 0)
@@ -55,7 +54,6 @@ def report_runs(options: argparse.Namespace) -> int:
             f"The report {path} cannot be written: {error.strerror}. Name another one with `--out`."
         ) from error
     print(f"Written to {path}")
-    return DONE
 
 
 def _serve(patterns: Sequence[str], port: int) -> None:

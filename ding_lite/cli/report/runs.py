@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ding_lite.cli.exit_codes import DONE
 from ding_lite.cli.options.arguments import SORTED_BY
 from ding_lite.cli.report.records import Record
 from ding_lite.cli.tables import print_table
@@ -21,8 +20,8 @@ from ding_lite.recipes.runs.results import read_result, runs_in
 from ding_lite.rl.envs.naming import short_name
 
 
-def list_runs(options: argparse.Namespace) -> int:
-    """Print a table of runs, and an error for each damaged directory; return the exit code."""
+def list_runs(options: argparse.Namespace) -> None:
+    """Print a table of runs, and an error for each damaged directory."""
     configure("warning")
     folder, sort, rows = options.folder, options.sort, list[dict[str, Any]]()
     for directory in runs_in(Path(folder)) if Path(folder).is_dir() else ():
@@ -37,7 +36,6 @@ def list_runs(options: argparse.Namespace) -> int:
         print_table(SORTED_BY, [[_formatted(*cell) for cell in row.items()] for row in rows])
     else:
         raise ConfigError(f"There is no run in {named(folder)}. `ding-lite train` makes one.")
-    return DONE
 
 
 def _row(run: Record) -> dict[str, Any]:

@@ -47,15 +47,13 @@ def jsonl(
     Raises:
         ConfigError: `path` is a directory, or a setting is out of range.
     """
-    return RowFile(Period(every, every_env_steps), file_path(path), clock=clock)
+    return _RowFile(Period(every, every_env_steps), file_path(path), clock)
 
 
-class RowFile(Reporter):
-    """The middleware that `jsonl` makes; without a path it writes nothing."""
-
+class _RowFile(Reporter):
     __name__ = "jsonl"
 
-    def __init__(self, period: Period, path: Path | None, *, clock: Clock) -> None:
+    def __init__(self, period: Period, path: Path, clock: Clock) -> None:
         super().__init__(period)
         self._path = path
         self._clock = clock
@@ -65,11 +63,10 @@ class RowFile(Reporter):
         self._cut_at: int | None = None
 
     def __enter__(self) -> Self:
-        if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.touch()  # raises at the start if the path cannot be written to
-            if self._cut_at is not None:
-                _cut(self._path, self._cut_at)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.touch()  # raises at the start if the path cannot be written to
+        if self._cut_at is not None:
+            _cut(self._path, self._cut_at)
         self._started = self._clock.now() - self._wall_s_before
         self._wall_s_before, self._cut_at = 0.0, None
         return self
@@ -86,8 +83,6 @@ class RowFile(Reporter):
         self._append(metrics)
 
     def _append(self, metrics: Mapping[str, Any]) -> None:
-        if self._path is None:
-            return
         wall_s = round(self._clock.now() - self._started, 3)
         row = {**self._counters, "wall_s": wall_s, **{k: number(k, v) for k, v in metrics.items()}}
         finite = {k: v if math.isfinite(v) else None for k, v in row.items()}
@@ -95,19 +90,17 @@ class RowFile(Reporter):
             file.write(json.dumps(finite) + "\n")
 
     def _state(self) -> dict[str, Any]:
-        has_file = self._path is not None and self._path.exists()
         return {
             **super()._state(),
-            "file": self._path.name if self._path else None,
-            "file_bytes": self._path.stat().st_size if self._path and has_file else None,
+            "file": self._path.name,
+            "file_bytes": self._path.stat().st_size if self._path.exists() else None,
             "wall_s": self._clock.now() - self._started,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state; newer rows are removed when the run begins."""
         super().load_state_dict(state)
-        own = self._path.name if self._path else None
-        if state.get("file", own) == own:  # unless this logger now writes to another file
+        if state["file"] == self._path.name:  # unless this logger now writes to another file
             self._cut_at = state["file_bytes"]
         self._wall_s_before = float(state["wall_s"])
 

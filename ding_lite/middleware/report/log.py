@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.middleware.checks import Period
-from ding_lite.middleware.report.jsonl import RowFile, file_path
+from ding_lite.middleware.report.reporter import Reporter
 from ding_lite.middleware.report.throughput import STAGE_SECONDS
 from ding_lite.runtime.middleware import Middleware
 
@@ -19,21 +17,20 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _ROWS_PER_HEADING = 20
-_DETAILS = ("episode_", "time/", STAGE_SECONDS, "eval_env_step", "eval_episodes")
+_DETAILS = ("episode_", "time/", STAGE_SECONDS, "eval_episodes")
 
 
 def log(
     *,
     every: int | None = None,
     every_env_steps: int | None = None,
-    path: str | os.PathLike[str] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Middleware:
-    """Write a row with the newest metrics periodically, and one when the run ends.
+    """Show a row with the newest metrics periodically, and one when the run ends.
 
     The rows are a table on standard error, with a heading every 20 rows; logging need not be
-    configured. Metrics named `episode_...`, `time/...` or `seconds/...`, and `eval_env_step`, the
-    env step of the newest `eval_return`, are written to the file only.
+    configured. Metrics named `episode_...`, `time/...` or `seconds/...` are left out; `jsonl`
+    writes them, too.
 
     Context:
         reads: env_step, metrics, total_step, train_iter
@@ -41,21 +38,20 @@ def log(
     Args:
         every: Steps of the pipeline from one row to the next. 100 to 1,000 is usual.
         every_env_steps: Env steps of the ctx from one row to the next, instead of `every`.
-        path: A file for the same rows in the format of `jsonl`.
-        clock: The clock of the run's seconds.
+        clock: The clock of the rate.
 
     Raises:
         ConfigError: A setting is out of range.
     """
-    period = Period(every, every_env_steps)
-    return _Log(period, None if path is None else file_path(path), clock=clock)
+    return _Log(Period(every, every_env_steps), clock)
 
 
-class _Log(RowFile):
+class _Log(Reporter):
     __name__ = "log"
 
-    def __init__(self, period: Period, path: Path | None, *, clock: Clock) -> None:
-        super().__init__(period, path, clock=clock)
+    def __init__(self, period: Period, clock: Clock) -> None:
+        super().__init__(period)
+        self._clock = clock
         self._columns: tuple[str, ...] = ()
         self._rows = 0
         self._shown: tuple[float, int] = clock.now(), 0
@@ -72,7 +68,6 @@ class _Log(RowFile):
         return {**super()._state(), "reported_env_step": self._shown[1]}
 
     def write(self, metrics: dict[str, float], env_step: int) -> None:
-        super().write(metrics, env_step)
         (then, before), counters = self._shown, self._counters
         self._shown = now, after = self._clock.now(), counters["env_step"]
         values = {**counters, **metrics}

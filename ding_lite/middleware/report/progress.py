@@ -23,8 +23,8 @@ _PLAIN_SECONDS = 60.0
 _RATE_SECONDS = 5.0
 _SHOWN = {
     "episodes": ("episodes ", as_text, ""),
-    "return": ("return ", "{:,.1f}".format, "bold cyan"),
-    "eval_return": ("eval ", "{:,.1f}".format, "bold yellow"),
+    "return": ("return ", "{:z,.1f}".format, "bold cyan"),
+    "eval_return": ("eval ", "{:z,.1f}".format, "bold yellow"),
     "loss": ("loss ", "{:.3g}".format, ""),
     "epsilon": ("epsilon ", "{:.2f}".format, ""),
     "memory_mb": ("", "{:,.0f} MB".format, ""),

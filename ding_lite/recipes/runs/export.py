@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import io
 import logging
@@ -11,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -22,7 +22,7 @@ from torch.distributions import Distribution
 from torch.export import Dim, ExportedProgram
 from torch.utils._pytree import tree_map
 
-from ding_lite.errors import ConfigError, MissingExtraError, pip_line
+from ding_lite.errors import ConfigError, MissingExtraError, kind_of, pip_line
 from ding_lite.io.files import replacing
 from ding_lite.recipes.runs.directory import make_directory
 from ding_lite.rl.formulas.distributions import BoxUnits, num_outputs
@@ -74,18 +74,25 @@ def export_policy(
         'policy.pt2'
     """
     path = Path(path)
-    chosen = format or _format_of(path)
+    of_suffix = {suffix: name for name, suffix in SUFFIXES.items()}
+    chosen = format or of_suffix.get(path.suffix)
+    if chosen is None:
+        raise ConfigError(
+            f"The name of the file is {str(path)!r}, which does not say the format. Let it end in "
+            f"{' or '.join(of_suffix)}, or give the `format`."
+        )
     if chosen not in SUFFIXES:
         raise ConfigError(f"`format` is {chosen!r}. Choose one of: {', '.join(SUFFIXES)}.")
-    if path.suffix in SUFFIXES.values() and path.suffix != SUFFIXES[chosen]:
+    if of_suffix.get(path.suffix, chosen) != chosen:
         raise ConfigError(
             f"The name of the file is {str(path)!r}, and the format is {chosen!r}. Let it end in "
             f"{SUFFIXES[chosen]}, or leave the format out."
         )
     if not isinstance(policy, OpenPolicy):
+        given = f"the class {policy.__name__}" if isinstance(policy, type) else kind_of(policy)
         raise ConfigError(
-            f"A {type(policy).__name__} has no `module` to export. Policies of this package have "
-            f"one; your own gets it from `TorchPolicy`."
+            f"`policy` is {given}, which has no `module` to export. Policies of this "
+            f"package have one; your own gets it from `TorchPolicy`."
         )
     if chosen == "onnx":
         check_onnx()
@@ -115,24 +122,11 @@ def describe_inputs(policy: Policy) -> str:
 
 
 def check_onnx() -> None:
-    try:
-        for name in ("onnx", "onnxscript"):
-            importlib.import_module(name)
-    except ImportError as error:
+    if not all(map(find_spec, ("onnx", "onnxscript"))):  # importing them takes a second
         raise MissingExtraError(
             "Writing ONNX needs packages that are not installed. Install them: "
             f"{pip_line('export')}. The format `torch` needs none."
-        ) from error
-
-
-def _format_of(path: Path) -> str:
-    for name, suffix in SUFFIXES.items():
-        if path.suffix == suffix:
-            return name
-    raise ConfigError(
-        f"The name of the file is {str(path)!r}, which does not say the format. Let it end in "
-        f"{' or '.join(SUFFIXES.values())}, or give the `format`."
-    )
+        )
 
 
 def _traced(policy: OpenPolicy) -> ExportedProgram:

@@ -12,7 +12,11 @@ from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.io.files import named
 from ding_lite.io.importing import find_again, find_member
 from ding_lite.io.signature import is_signed
-from ding_lite.middleware.checkpoints.description import described_policy, named_code
+from ding_lite.middleware.checkpoints.description import (
+    described_parts,
+    described_policy,
+    named_code,
+)
 from ding_lite.middleware.checkpoints.resume import fitting
 from ding_lite.recipes.recipe import Recipe
 from ding_lite.recipes.runs.directory import BEST, CHECKPOINT, CONFIG, has_best, has_checkpoint
@@ -180,7 +184,17 @@ def _recipe(about: Mapping[str, Any], policy: object, spec: EnvSpec, path: Path)
 
 def _policy_among(meta: Mapping[str, Any]) -> tuple[str] | None:
     """Return the name of the policy in a checkpoint; None if it contains only a policy."""
-    name, _ = described_policy(meta)
+    try:
+        name, _ = described_policy(meta)
+    except CheckpointError as error:
+        kinds = [about.get("kind") for about in (described_parts(meta) or {}).values()]
+        if "Population" not in kinds:
+            raise
+        raise CheckpointError(
+            "This is the checkpoint of a population, which has no newest policy. Load the policy "
+            "of its best evaluation, which is in best/ after the first one: without `last`, or "
+            "without --last on the command line."
+        ) from error
     return None if name is None else (name,)
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from ding_lite.cli.exit_codes import FAILED, INTERRUPTED, WRONG_USAGE
 from ding_lite.errors import CheckpointError, ConfigError, MissingExtraError, SaveError
-
-_FAILED, _USAGE = 1, 2
-_INTERRUPTED = 130
 
 
 def run_program(main: Callable[[], object]) -> None:
@@ -21,6 +19,6 @@ def run_program(main: Callable[[], object]) -> None:
         main()
     except (CheckpointError, ConfigError, MissingExtraError) as error:
         sys.stderr.write(f"error: {error}\n")
-        raise SystemExit(_FAILED if isinstance(error, SaveError) else _USAGE) from None
+        raise SystemExit(FAILED if isinstance(error, SaveError) else WRONG_USAGE) from None
     except KeyboardInterrupt:
-        raise SystemExit(_INTERRUPTED) from None
+        raise SystemExit(INTERRUPTED) from None

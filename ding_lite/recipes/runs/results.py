@@ -5,7 +5,9 @@ from __future__ import annotations
 import glob
 import json
 import logging
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -16,14 +18,15 @@ import numpy as np
 
 from ding_lite.errors import ConfigError, did_you_mean
 from ding_lite.io.files import by_number, named
+from ding_lite.io.reading import parse_json, read_file
 from ding_lite.middleware.env_step_budget import spent
 from ding_lite.middleware.report.report import OPTIONS
 from ding_lite.recipes.runs.directory import CONFIG, METRICS, read_description, saved_description
-from ding_lite.recipes.runs.metrics import read_rows
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.naming import short_name
 
 GRID_POINTS = 400
+_MOST_BYTES = 1 << 30
 _OF_RUNS = (CONFIG, METRICS)
 """Files of a run, of which one at least is there."""
 _ONLY_OF_ONE = {"seed", "smoke", "target", "max_env_steps"}
@@ -71,11 +74,10 @@ class Result:
 
     def points(self, metric: str) -> tuple[NumpyArray, NumpyArray]:
         when = "eval_env_step" if metric == "eval_return" else "env_step"
-        rows = {
-            _number(row, when, "env_step"): row[metric]  # rows repeat the newest evaluation
-            for row in self.rows
-            if row.get(metric) is not None
-        }
+        rows = {}  # by their x, as rows repeat the newest evaluation
+        for row in self.rows:
+            if row.get(metric) is not None:
+                rows[row["env_step"] if row.get(when) is None else row[when]] = row[metric]
         x, y = np.array(list(rows)), np.array(list(rows.values()))
         return x.astype(np.float64), y.astype(np.float64)
 
@@ -149,12 +151,8 @@ def _differs(name: str, facts: Sequence[dict[str, Any]]) -> bool:
     return any(
         one.get(name) != other.get(name)
         for one, other in combinations(facts, 2)
-        if name in _PLAIN or _is_like(one, other)
+        if name in _PLAIN or all(one.get(fact) == other.get(fact) for fact in _PLAIN)
     )
-
-
-def _is_like(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return all(one.get(name) == other.get(name) for name in _PLAIN)
 
 
 def spread_of(runs: Sequence[Result], metric: str) -> Spread:
@@ -184,11 +182,6 @@ def _label(facts: dict[str, Any], differing: Sequence[str]) -> str:
     words = [short_name(str(facts[name])) for name in differing if name in _PLAIN and name in facts]
     words += [f"{name} {_format(facts.get(name))}" for name in differing if name not in _PLAIN][:3]
     return ", ".join(words)
-
-
-def _number(row: dict[str, Any], name: str, otherwise: str) -> float:
-    value = row.get(name)
-    return float(row[otherwise] if value is None else value)
 
 
 def _format(value: object) -> str:
@@ -230,7 +223,7 @@ def read_result(directory: Path) -> Result:
             ) from error
     if description is None:
         raise ConfigError(_no_run(str(directory)))
-    rows = read_rows(metrics) if metrics.exists() else []
+    rows = read_rows(metrics)
     if any(row.get(name) is None for row in rows for name in ("env_step", "wall_s")):
         raise ConfigError(
             f"{metrics} has a row without `env_step` or `wall_s`, so it cannot be drawn. Take that "
@@ -247,3 +240,53 @@ def _no_run(name: str) -> str:
         f"There is no run in {named(name)}: a directory with a {CONFIG} or a {METRICS} was "
         f"expected, as training programs leave it.{damaged}{did_you_mean(name, known)}{listed}"
     )
+
+
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """Read all rows of a metrics file; an incomplete last line of a killed run is ignored."""
+    rows = []
+    try:
+        lines = read_file(file, most=_MOST_BYTES).split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ConfigError(
+            f"{file} cannot be read: {error.strerror}. The rows of a run were expected."
+        ) from error
+    for number, line in enumerate(lines[:-1], start=1):
+        row = _row(line)
+        if row is None:
+            raise ConfigError(
+                f"{file} is damaged: line {number} of {len(lines) - 1} is no row of metrics. "
+                f"Take that line out."
+            )
+        rows.append(row)
+    return rows
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """Read a JSON object of numbers and nulls; None for anything else."""
+    with suppress(ValueError):
+        row = parse_json(line)
+        if isinstance(row, dict) and all(map(_is_told, row.values())):
+            return row
+    return None
+
+
+def _is_told(value: object) -> bool:
+    """Return whether `middleware.jsonl` can have written a value: null, or a number of 64 bits."""
+    if isinstance(value, int):
+        return value.bit_length() < 64
+    return value is None or (isinstance(value, float) and math.isfinite(value))
+
+
+def reaches(row: Mapping[str, Any], target: float | None) -> bool:
+    """Return whether the evaluation of a row has reached a target."""
+    value = row.get("eval_return")
+    return value is not None and target is not None and value >= target
+
+
+def last_row(file: Path) -> dict[str, Any]:
+    """Read the last row of a metrics file; empty if there is none."""
+    rows = read_rows(file)
+    return rows[-1] if rows else {}

@@ -27,7 +27,7 @@ from ding_lite.parallel.launch.environment.detect import node_of_process
 from ding_lite.recipes.options import Options
 from ding_lite.recipes.runs import directory as files
 from ding_lite.recipes.runs.criterion import EPISODES_PER_COLLECTOR
-from ding_lite.recipes.runs.metrics import last_row, reaches
+from ding_lite.recipes.runs.results import last_row, reaches
 from ding_lite.recipes.runs.stages import Recorder, StageSeconds, seconds_by_stage
 from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.vector import make_envs
@@ -320,11 +320,14 @@ class Run:
 
     def explain(self, result: Mapping[str, Any], *, try_next: str = "") -> None:
         """Describe the result and the files of the run, on standard error."""
+        evaluated = ""
+        if "population" in result:  # its env steps contain those of evaluations
+            evaluated = f" ({result['eval_env_steps']:,} of them in evaluations)"
         lines = [
             f"\n{_verdict(result['solved'], str(self.options.env))}: a mean return of "
-            f"{result['eval_return']:.1f} in {result['eval_episodes']} greedy "
+            f"{result['eval_return']:z.1f} in {result['eval_episodes']} greedy "
             f"episode{'s' * (result['eval_episodes'] != 1)}{self._goal()} after "
-            f"{result['env_steps'] or 0:,} env steps{_of_these(result)}, {result['wall_s']:.1f} s."
+            f"{result['env_steps'] or 0:,} env steps{evaluated}, {result['wall_s']:.1f} s."
         ]
         if "seconds" in result:
             stages = ", ".join(f"{stage} {s:.1f} s" for stage, s in result["seconds"].items())
@@ -464,12 +467,6 @@ def _command(words: Sequence[str]) -> list[str] | None:
     if program.name == "ding-lite":
         return ["ding-lite", *words[2:]]
     return ["python", *words[1:]] if program.suffix == ".py" else None
-
-
-def _of_these(result: Mapping[str, Any]) -> str:
-    if "population" not in result:  # its env steps do not contain those of evaluations
-        return ""
-    return f" ({result['eval_env_steps']:,} of them in evaluations)"
 
 
 def verdict_is_short(max_episode_steps: int | None) -> bool:

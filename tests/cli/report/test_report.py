@@ -175,16 +175,9 @@ def test_the_state_of_a_run_is_told(runs: Path) -> None:
     assert "going" in written("r", "--no-video").texts
     lock.release()
     Path("r/result.json").unlink()
-    assert state() == "done"  # as an earlier version has left it: all its env steps are made
-    lines = Path("r/metrics.jsonl").read_text().splitlines(keepends=True)
-    Path("r/metrics.jsonl").write_text("".join(lines[:1]))
     assert state() == "interrupted"
-    config = Path("r/config.json")
-    config.write_text(config.read_text().replace("475.0", "0.0"))
-    Path("r/metrics.jsonl").write_text('{"env_step": 1, "wall_s": 1, "eval_return": 0.0}\n')
-    assert state() == "done"
-    config.write_text(config.read_text().replace('"target_margin": 0.0', '"target_margin": 1.0'))
-    assert state() == "interrupted"
+    Path("r/config.json").unlink()
+    assert state() == "unknown"
 
 
 @pytest.mark.parametrize(

@@ -405,13 +405,9 @@ class Plain:
 @pytest.mark.parametrize(
     ("policy", "name", "form", "message"),
     [
-        (
-            DQN(CARTPOLE),
-            "policy.onnx",
-            "tflite",
-            "`format` is 'tflite'. Choose one of: onnx, torch",
-        ),
-        (Plain(), "policy.onnx", None, "A Plain has no `module`"),
+        (DQN(CARTPOLE), "policy.onnx", "tflite", "`format` is 'tflite'. Choose one of: onnx, torc"),
+        (Plain(), "policy.onnx", None, "`policy` is a Plain, which has no `module` to export"),
+        (DQN, "policy.onnx", None, "`policy` is the class DQN, which has no `module`"),
         (DQN(CARTPOLE, network=Branches()), "policy.pt2", None, "may not branch on their values"),
     ],
 )

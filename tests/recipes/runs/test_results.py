@@ -135,59 +135,42 @@ def test_an_evaluation_counts_once_and_when_it_was() -> None:
     assert x.tolist() == [100.0 * k for k in range(1, 8)]
 
 
-def test_runs_that_differ_by_their_seeds_belong_together() -> None:
-    for seed in (1, 2, 3):
-        leave(f"r/{seed}", seed=seed)
-    [group] = group_results(find_results(["r"]))
-    assert group.label == "dqn on CartPole-v1"
-    assert [run.seed for run in group.runs] == [1, 2, 3]
-    assert title_of([group]) == "dqn on CartPole-v1"
+SAC, TD3 = {"program": "sac", "alpha": 1.0}, {"program": "td3", "noise": 0.1}
 
 
-def test_groups_are_named_by_their_differences() -> None:
-    leave("r/1")
-    leave("r/2", lr=0.25)
-    leave("r/3", lr=0.25, seed=1)
-    leave("r/4", lr=0.25, hidden=[8, 8])
+@pytest.mark.parametrize(
+    ("runs", "labels", "title"),
+    [
+        ([{"seed": 1}, {"seed": 2}, {"seed": 3}], {"dqn on CartPole-v1": 3}, "dqn on CartPole-v1"),
+        (
+            [{}, {"lr": 0.25}, {"lr": 0.25, "seed": 1}, {"lr": 0.25, "hidden": [8, 8]}],
+            {"lr 0.5, hidden None": 1, "lr 0.25, hidden None": 2, "lr 0.25, hidden 8-8": 1},
+            "dqn on CartPole-v1",
+        ),
+        (
+            [{}, {"program": "mine"}, {"env": "Acrobot-v1"}],
+            {"dqn, CartPole-v1": 1, "mine, CartPole-v1": 1, "dqn, Acrobot-v1": 1},
+            "dqn and mine",
+        ),
+        ([{}, {"program": "mine"}], {"dqn": 1, "mine": 1}, "dqn and mine on CartPole-v1"),
+        # Settings that only one program has, or that follow from the program, are not named.
+        ([SAC, TD3], {"sac": 1, "td3": 1}, "sac and td3 on CartPole-v1"),
+        (
+            [SAC, TD3, {**TD3, "lr": 0.25}],
+            {"sac, lr 0.5": 1, "td3, lr 0.5": 1, "td3, lr 0.25": 1},
+            "sac and td3 on CartPole-v1",
+        ),
+        ([{}, {"program": "ppo", "lr": 0.25}], {"dqn": 1, "ppo": 1}, "dqn and ppo on CartPole-v1"),
+    ],
+)
+def test_runs_that_differ_by_their_seeds_are_a_group_that_is_named_by_other_differences(
+    runs: list[dict[str, Any]], labels: dict[str, int], title: str
+) -> None:
+    for number, differences in enumerate(runs):
+        leave(f"r/{number}", **differences)
     groups = group_results(find_results(["r"]))
-    assert [group.label for group in groups] == [
-        "lr 0.5, hidden None",
-        "lr 0.25, hidden None",
-        "lr 0.25, hidden 8-8",
-    ]
-    assert [len(group.runs) for group in groups] == [1, 2, 1]
-    assert title_of(groups) == "dqn on CartPole-v1"
-
-
-def test_other_programs_and_environments_have_curves_of_their_own() -> None:
-    leave("r/1")
-    leave("r/2", program="mine")
-    leave("r/3", env="Acrobot-v1")
-    groups = group_results(find_results(["r"]))
-    assert [group.label for group in groups] == [
-        "dqn, CartPole-v1",
-        "mine, CartPole-v1",
-        "dqn, Acrobot-v1",
-    ]
-    assert title_of(groups) == "dqn and mine"
-    assert title_of(groups[:2]) == "dqn and mine on CartPole-v1"
-
-
-def test_settings_that_only_one_program_has_are_not_named() -> None:
-    leave("r/1", program="sac", alpha=1.0)
-    leave("r/2", program="td3", noise=0.1)
-    groups = group_results(find_results(["r"]))
-    assert [group.label for group in groups] == ["sac", "td3"]
-    leave("r/3", program="td3", noise=0.1, lr=0.25)
-    groups = group_results(find_results(["r"]))
-    assert [group.label for group in groups] == ["sac, lr 0.5", "td3, lr 0.5", "td3, lr 0.25"]
-
-
-def test_settings_that_follow_from_the_program_are_not_named() -> None:
-    leave("r/1", program="dqn", lr=0.5)
-    leave("r/2", program="ppo", lr=0.25)
-    groups = group_results(find_results(["r"]))
-    assert [group.label for group in groups] == ["dqn", "ppo"]
+    assert {group.label: len(group.runs) for group in groups} == labels
+    assert title_of(groups) == title
 
 
 def test_curves_are_joined_over_env_steps() -> None:

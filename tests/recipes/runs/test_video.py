@@ -72,16 +72,6 @@ def test_a_policy_with_memory_is_watched() -> None:
 
 
 @pytest.mark.usefixtures("without_ffmpeg")
-def test_each_episode_becomes_a_video(catcher: DQN, tmp_path: Path) -> None:
-    directory = tmp_path / "new" / "videos"
-    recorded = list(play_and_record(catcher, directory, episodes=2, seed=1))
-    assert sorted(directory.iterdir()) == [path for _, path in recorded]  # no unfinished third
-    assert [episode for episode, _ in recorded] == list(play(catcher, episodes=2, seed=1))
-    for episode, path in recorded:
-        assert 1 < frames_of(path) <= episode.length + 1
-
-
-@pytest.mark.usefixtures("without_ffmpeg")
 def test_an_episode_is_cut_after_its_steps_or_seconds(catcher: DQN, tmp_path: Path) -> None:
     films = list(play_and_record(catcher, tmp_path, episodes=2, seed=1, max_steps=3))
     assert [episode.length for episode, _ in films] == [3, 3]
@@ -91,10 +81,12 @@ def test_an_episode_is_cut_after_its_steps_or_seconds(catcher: DQN, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("without_ffmpeg")
-def test_videos_are_recorded_in_one_call(catcher: DQN, tmp_path: Path) -> None:
-    videos = record_video(catcher, str(tmp_path / "videos"), episodes=2)
+def test_each_episode_becomes_a_video(catcher: DQN, tmp_path: Path) -> None:
+    videos = record_video(catcher, str(tmp_path / "videos"), episodes=2, seed=1)
     assert [path.name for path in videos] == ["episode-001.gif", "episode-002.gif"]
-    assert sorted((tmp_path / "videos").iterdir()) == videos
+    assert sorted((tmp_path / "videos").iterdir()) == videos  # no unfinished third
+    for episode, path in zip(play(catcher, episodes=2, seed=1), videos, strict=True):
+        assert 1 < frames_of(path) <= episode.length + 1
     kept = videos[0].read_bytes()
     assert [path.name for path in record_video(catcher, tmp_path / "videos")] == ["episode-003.gif"]
     assert videos[0].read_bytes() == kept
