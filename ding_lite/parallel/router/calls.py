@@ -145,7 +145,7 @@ class Calls:
             if answer.done() and isinstance(error := answer.exception(), CodecError):
                 self._links.dropped.add(f"Node {sender} calls `{call.name}`: {error}")
             self._traced.item_came(sender, call.args, answer, began_ns)
-            self._answers.give(peer, call.number, answer)
+            self._answers.give(peer, call.number, answer, by_hub=True)
         elif call.name in self._quick:
             self._answer(peer, call)
         elif call.name in self._handlers or not self._answers.hold(peer, call):
@@ -320,13 +320,13 @@ class Answers:
         with self._lock:
             self._owed[node_id, number] = None
 
-    def give(self, node_id: int, number: int, answer: Future[Any]) -> None:
-        """Send the answer of a handler as soon as its future is done."""
+    def give(self, node_id: int, number: int, answer: Future[Any], *, by_hub: bool = False) -> None:
+        """Send the answer of a handler, or that a hub has got, as soon as its future is done."""
         with self._lock:
             if (node_id, number) not in self._owed:  # the caller is gone
                 return
             self._owed[node_id, number] = answer
-        answer.add_done_callback(lambda done: self._reply(node_id, number, done))
+        answer.add_done_callback(lambda done: self._reply(node_id, number, done, by_hub))
 
     def forget(self, node_id: int) -> None:
         """Drop the calls of a node that is gone: their numbers may be reused."""
@@ -347,20 +347,20 @@ class Answers:
                 for (node, _), answer in self._owed.items()
             )
 
-    def _reply(self, node_id: int, number: int, answer: Future[Any]) -> None:
+    def _reply(self, node_id: int, number: int, answer: Future[Any], by_hub: bool) -> None:
         with self._lock:
             if self._owed.get((node_id, number)) is not answer:
                 return
-        self._send(node_id, number, _encode_answer(answer))
+        self._send(node_id, number, _encode_answer(answer, by_hub))
         with self._lock:
             self._owed.pop((node_id, number), None)
 
 
-def _encode_answer(answer: Future[Any]) -> Encoded:
+def _encode_answer(answer: Future[Any], by_hub: bool) -> Encoded:
     error = CancelledError() if answer.cancelled() else answer.exception()
     if error is None:
         try:
-            return encode_reply(True, answer.result())
+            return encode_reply(True, answer.result(), by_hub=by_hub)
         except CodecError as unsendable:
             error = unsendable
     return encode_reply(False, describe(error))

@@ -205,7 +205,8 @@ class Relay(Routing):
             return None
         hops = self._table.relay_hops(peer)
         if hops and came.event != FINISH:  # each task emits FINISH itself
-            encoded = encode_event(RELAYED, (*origin, came.event, *came.args), came.kwargs)
+            args = (*origin, came.event, *came.args)
+            encoded = encode_event(RELAYED, args, came.kwargs, by_hub=True)
             self._flow.pass_on(encoded, came.number, source=peer, hops=hops)
         return origin.node, came
 
@@ -262,7 +263,7 @@ class Relay(Routing):
         if hop is None:
             outcome.set_result([_LOST, f"the job has no node {to}.", to])
             return outcome
-        request = encode_call(ONWARD, (to, origin, credits, body), {})
+        request = encode_call(ONWARD, (to, origin, credits, body), {}, by_hub=True)
 
         def send() -> None:
             self._calls.send(hop, ONWARD, request).add_done_callback(

@@ -18,7 +18,13 @@ import msgspec
 
 from ding_lite.errors import CodecError, LabelError
 from ding_lite.parallel.wire.arrays import MAX_BUFFERS, MAX_PAYLOAD_BYTES, shorten
-from ding_lite.parallel.wire.codec import MAX_META_BYTES, Encoded, decode, encode
+from ding_lite.parallel.wire.codec import (
+    MAX_AROUND,
+    MAX_META_BYTES,
+    Encoded,
+    decode,
+    encode,
+)
 from ding_lite.runtime.messaging.labels import check_labels
 
 MAGIC = b"DING"
@@ -150,6 +156,8 @@ ITEM = "ding_lite.item"
 """The call that sends an item of a stream."""
 WITHDRAW = "ding_lite.withdraw"
 """The call that withdraws items."""
+_BATCH_ROOM = 16
+"""Bytes of a meta that are left for a batch around an event."""
 _HOP_ROOM = 1024
 """Bytes of a meta that are left for a batch, and for hubs, around an event, call or answer."""
 
@@ -229,13 +237,16 @@ Arrival: TypeAlias = (
 )
 
 
-def encode_event(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
-    """Encode an event, once for any number of peers, or a call."""
+def encode_event(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, by_hub: bool = False
+) -> Encoded:
+    """Encode an event, once for any number of peers, or a call; a hub puts others into its own."""
     if type(name) is not str or not name:
         raise CodecError(f"Events and calls have a non-empty str for a name, not {shorten(name)}.")
     return _encode(
         [name, kwargs or None, *args],
         lambda: {f"args[{index}]": value for index, value in enumerate(args)} | kwargs,
+        by_hub=by_hub,
     )
 
 
@@ -247,18 +258,24 @@ def encode_item(name: str, head: tuple[Any, ...], item: Any) -> Encoded:
     return _encode([name, None, *head, item], lambda: {"item": item})
 
 
-def encode_reply(ok: bool, value: Any) -> Encoded:
-    return _encode([ok, value], lambda: {"result": value})
+def encode_reply(ok: bool, value: Any, *, by_hub: bool = False) -> Encoded:
+    return _encode([ok, value], lambda: {"result": value}, by_hub=by_hub)
 
 
-def _encode(tree: list[Any], parts: Callable[[], dict[str, Any]]) -> Encoded:
-    """Encode a message; errors name the part of the user instead of its place in the message."""
+def _encode(
+    tree: list[Any], parts: Callable[[], dict[str, Any]], *, by_hub: bool = False
+) -> Encoded:
+    """Encode a message; errors name the part of the user instead of its place in the message.
+
+    What a hub adds has room in the message of every sender, so a hub can relay all that it gets.
+    """
+    room = _BATCH_ROOM if by_hub else _HOP_ROOM
     try:
-        return encode(tree, room=_HOP_ROOM)
+        return encode(tree, room=room, around=MAX_AROUND if by_hub else 1)
     except CodecError as error:
         refusal = error
     for name, part in parts().items():
-        encode(part, name=name)
+        encode(part, name=name, room=room)
     raise refusal
 
 

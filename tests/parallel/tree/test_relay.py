@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import threading
@@ -19,6 +20,7 @@ from ding_lite.errors import DeadlineExceeded, PeerLost, RemoteError
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.group import World
 from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.parallel.wire.codec import MAX_DEPTH, MAX_META_BYTES
 from ding_lite.parallel.wire.messages import CallArrived, EventArrived, StateArrived
 from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.messaging.streams import UNCERTAIN_S
@@ -29,6 +31,7 @@ from tests.parallel.test_clusters import SEEDS
 
 ROLES = ["learner", "hub", "hub", "collector", "collector", "collector", "evaluator"]
 """Of seven nodes: 0 is the root, 1 the hub of 3 and 4, and 2 that of 5 and 6."""
+DEEP = functools.reduce(lambda inner, _: [inner], range(MAX_DEPTH), 0)
 
 
 class Recorder(tcp.Recorder):
@@ -153,6 +156,18 @@ def test_a_call_reaches_any_node_and_its_answer_returns() -> None:
             cluster.routers[4].call(0, "fail")
         assert (caught.value.node_id, caught.value.kind) == (0, "KeyError")
         assert "in fail" in caught.value.remote_traceback
+
+
+@pytest.mark.parametrize("value", ["x" * (MAX_META_BYTES - 1024 - 36), DEEP], ids=["long", "deep"])
+def test_a_value_at_the_limits_crosses_several_hubs(value: object) -> None:
+    with tree() as (cluster, recorders):
+        cluster.routers[6].register("echo", lambda value: value)
+        assert cluster.routers[3].call(6, "echo", value) == value
+        cluster.routers[3].emit("found", value)
+        recorders[0].wait_events(1)
+        assert recorders[0].events == [(3, "found", (value,))]
+        assert cluster.routers[3].send("work", value, to="node.6", timeout=5.0)
+        assert cluster.routers[6].receive("work", timeout=15.0).value == value
 
 
 def test_a_call_over_a_lost_hub_raises_peer_lost(clock: ManualClock) -> None:
