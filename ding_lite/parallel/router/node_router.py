@@ -211,10 +211,12 @@ class NodeRouter(JobView):
             self.traced.emitted(event, began_ns, sent)
 
     def publish(self, topic: str, tree: Any, *, to: str | Iterable[str] | None = None) -> None:
+        self._check_not_forked()
         slots = self._outbox.encode(check_topic(topic), tree)
         self._topics.offer(slots, None if to is None else check_patterns(to, of_receivers=True))
 
     def _publish_parts(self, parts: Sequence[CtxPart]) -> None:
+        self._check_not_forked()
         offers = [(self._slots(values), to) for values, to in parts]
         with self.links.lock:  # so that all of them go in one message
             for slots, to in offers:
@@ -230,9 +232,13 @@ class NodeRouter(JobView):
     def _is_reading(self) -> bool:
         return self._transport.is_calling
 
-    def _begin_wait(self, timeout: float | None) -> None:
+    def _check_not_forked(self) -> None:
+        # Before memory is written to that a forked process shares with its node.
         if isinstance(lock := cast(Any, self.links.lock), _LockOfParent):
             lock.__enter__()
+
+    def _begin_wait(self, timeout: float | None) -> None:
+        self._check_not_forked()
         if timeout is not None and timeout <= 0:
             return
         if self._is_reading():

@@ -27,6 +27,8 @@ from ding_lite.errors import (
     RemoteError,
     TransportError,
 )
+from ding_lite.parallel.memory.segments import DIRECTORY, PREFIX
+from ding_lite.parallel.memory.shared_values import MIN_SHARED_BYTES
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router import topics
 from ding_lite.parallel.router.calls import NUM_WORKERS
@@ -333,6 +335,21 @@ def test_a_forked_process_cannot_use_the_router_and_is_a_node_of_its_own(start: 
         assert current_router() is one
     pass_by(routers)
     assert other.peers == (0,)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize(
+    "publish", [lambda r, w: r.publish("w", w), lambda r, w: r.publish_ctx({"w": w})]
+)
+def test_a_forked_process_does_not_write_to_the_shared_memory_of_its_node(start, publish) -> None:
+    router, _ = start(2)
+    publish(router, np.zeros(MIN_SHARED_BYTES, np.uint8))
+    segments = [*DIRECTORY.glob(f"{PREFIX}*-{os.getpid()}-*")]
+    before = [path.read_bytes() for path in segments]
+    refusal = in_a_child(lambda: publish(router, np.ones(MIN_SHARED_BYTES, np.uint8)))
+    assert "TransportError: This process was forked from a node" in refusal
+    assert len(segments) == 1
+    assert [path.read_bytes() for path in segments] == before
 
 
 def test_ctrl_c_during_wait_ready_is_raised_without_a_lock(tmp_path: Path) -> None:
