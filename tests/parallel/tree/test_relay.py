@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import random
 import threading
@@ -31,7 +30,7 @@ from tests.parallel.test_clusters import SEEDS
 
 ROLES = ["learner", "hub", "hub", "collector", "collector", "collector", "evaluator"]
 """Of seven nodes: 0 is the root, 1 the hub of 3 and 4, and 2 that of 5 and 6."""
-DEEP = functools.reduce(lambda inner, _: [inner], range(MAX_DEPTH), 0)
+DEEP = json.loads("[" * MAX_DEPTH + "]" * MAX_DEPTH)
 
 
 class Recorder(tcp.Recorder):
@@ -167,7 +166,9 @@ def test_a_value_at_the_limits_crosses_several_hubs(value: object) -> None:
         recorders[0].wait_events(1)
         assert recorders[0].events == [(3, "found", (value,))]
         assert cluster.routers[3].send("work", value, to="node.6", timeout=5.0)
-        assert cluster.routers[6].receive("work", timeout=15.0).value == value
+        item = cluster.routers[6].receive("work", timeout=15.0)
+        assert item is not None
+        assert item.value == value
 
 
 def test_a_call_over_a_lost_hub_raises_peer_lost(clock: ManualClock) -> None:
