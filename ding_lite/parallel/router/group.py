@@ -16,7 +16,14 @@ from multiprocessing import parent_process
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from ding_lite.errors import CodecError, ConfigError, DeadlineExceeded, PeerLost, kind_of
+from ding_lite.errors import (
+    CodecError,
+    ConfigError,
+    DeadlineExceeded,
+    PeerLost,
+    TransportError,
+    kind_of,
+)
 from ding_lite.parallel.network.address import LOOPBACK, Address, is_loopback
 from ding_lite.parallel.network.interfaces import interface_beyond, interface_towards
 from ding_lite.runtime.messaging.collectives import COLLECTIVE
@@ -213,7 +220,9 @@ class Group:
             values = self._router.call(
                 point, COLLECTIVE, key, [*self.members], rank, value, timeout=timeout
             )
-        except CodecError:
+        except PeerLost:
+            raise
+        except (CodecError, TransportError):
             self._router.collectives.repeat_round(name)  # the others still wait for a value
             raise
         except DeadlineExceeded as error:
