@@ -162,7 +162,7 @@ class Handshake:
         session = self._sessions[envelope.src]
         body = decode(envelope.meta, envelope.buffers)
         if not isinstance(body, str):
-            read_greeting(body, envelope.src)
+            read_greeting(envelope)
             was_open = session.is_open
             session.close_link()  # the peer lacks messages under way, or was restarted
             self.send(link, session.greeting(Kind.HELLO))

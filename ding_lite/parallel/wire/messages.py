@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -305,37 +305,28 @@ MAX_NUMBER = 2**62
 """Limit of event numbers in a greeting: 146,000 years at a million events a second."""
 MAX_NODES = 2**20
 """Limit of the nodes of a job, in a greeting."""
-_NUMBERS = {
-    "num_nodes": (0, MAX_NODES),
-    "first_kept": (1, MAX_NUMBER),
-    "seen_epoch": (0, 2**64 - 1),
-    "seen": (0, MAX_NUMBER),
-}
-_MOST_LABELS = 1024
-_LONGEST_TEXT = 1024
+_Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=1024)]
 
 
-def read_greeting(body: Any, node_id: int) -> dict[str, Any]:
-    labels = body.get("labels") if isinstance(body, dict) else None
-    if type(labels) is not list or not (
-        all(type(body.get(key)) is int for key in _NUMBERS)
-        and all(
-            type(text) is str and len(text) <= _LONGEST_TEXT
-            for text in [body.get("memory", ""), body.get("job", ""), *labels]
-        )
-    ):
-        raise CodecError(f"Node {node_id} greets in a way that this version does not understand.")
-    for key, (least, most) in _NUMBERS.items():
-        if not least <= body[key] <= most:
-            raise CodecError(
-                f"Node {node_id} greets with `{key}` {body[key]}; possible are {least} to {most}."
-            )
-    if len(labels) > _MOST_LABELS:
+class Greeting(msgspec.Struct, frozen=True):
+    """The body of a HELLO or WELCOME; docs/protocol.md says what the fields mean."""
+
+    num_nodes: Annotated[int, msgspec.Meta(ge=0, le=MAX_NODES)]
+    labels: Annotated[list[_Text], msgspec.Meta(max_length=1024)]
+    first_kept: Annotated[int, msgspec.Meta(ge=1, le=MAX_NUMBER)]
+    seen_epoch: Annotated[int, msgspec.Meta(ge=0)]
+    seen: Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
+    memory: _Text = ""
+    job: _Text = ""
+
+
+def read_greeting(envelope: Envelope) -> Greeting:
+    body = decode(envelope.meta, envelope.buffers)
+    try:  # a tensor would be taken for a mapping
+        greeting = msgspec.convert(body if type(body) is dict else None, Greeting)
+        check_labels(greeting.labels)
+    except (msgspec.ValidationError, LabelError) as error:
         raise CodecError(
-            f"Node {node_id} greets with {len(labels)} labels; the limit is {_MOST_LABELS}."
-        )
-    try:
-        check_labels(labels)
-    except LabelError as error:
-        raise CodecError(f"Node {node_id} greets with a wrong label: {error}") from error
-    return dict(body)
+            f"Node {envelope.src} greets in a way that this version does not understand: {error}"
+        ) from error
+    return greeting
