@@ -313,10 +313,8 @@ class Relay(Routing):
 
         def on_done(done: Future[Any]) -> None:
             answer = done.result()
-            is_own = (
-                answer[0] == _LOST and answer[-1] is None
-            )  # the next hop is lost, not the receiver
-            outcome.set_result(None if is_own else answer)
+            is_hop_lost = answer[0] == _LOST and answer[-1] is None
+            outcome.set_result(None if is_hop_lost else answer)
 
         self._pass_on(item.to, item.item_id.node_id, item.credits, item.body).add_done_callback(
             on_done
