@@ -30,13 +30,14 @@ from ding_lite.errors import (
 from ding_lite.parallel.memory.segments import DIRECTORY, PREFIX
 from ding_lite.parallel.memory.shared_values import MIN_SHARED_BYTES
 from ding_lite.parallel.network.topology import NodeSpec
-from ding_lite.parallel.router import topics
-from ding_lite.parallel.router.calls import NUM_WORKERS
+from ding_lite.parallel.router import calls, topics
+from ding_lite.parallel.router.calls import NUM_WORKERS, REGISTRATION_S
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.supervise.node_process import node_of
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import Router, current_router, use_router
 from ding_lite.runtime.task import Task
+from ding_lite.testing import Cluster
 from tests.parallel.tcp import Recorder, ipc_specs
 from tests.threads import together
 
@@ -399,6 +400,22 @@ class TestCalls:
         routers[1].register("double", lambda number: 2 * number)
         assert [answer.result(10.0) for answer in early] == [0, 2, 4]
         assert not other.done()
+
+    def test_only_so_many_calls_wait_and_not_for_long(self, clock, monkeypatch) -> None:
+        monkeypatch.setattr(calls, "MAX_EARLY", 3)
+        with Cluster(2, clock=clock) as cluster:
+            early = [cluster.routers[0].ask(1, "double", number) for number in range(5)]
+            for answer in early[3:]:
+                with pytest.raises(RemoteError, match="NotRegistered on node 1"):
+                    answer.result(10.0)
+            assert not any(answer.done() for answer in early[:3])
+            cluster.routers[1].register("here", lambda: None)
+            for _ in range(int(REGISTRATION_S)):
+                clock.advance(1.0)
+                cluster.routers[0].call(1, "here")  # else they would lose each other
+            for answer in early[:3]:
+                with pytest.raises(RemoteError, match="no handler was registered in time"):
+                    answer.result(10.0)
 
     def test_an_unknown_name_is_refused_with_a_suggestion(self, start: Start) -> None:
         routers = start(2)
