@@ -68,8 +68,11 @@ class Address:
         if not rest:
             raise ConfigError(f"{text!r} names no place; write ipc:///path or inproc://name.")
         address = cls(cast(Scheme, scheme), rest)
-        if scheme == "ipc":
-            check_ipc_path(rest)
+        if scheme == "ipc" and (length := len(os.fsencode(rest))) > MAX_IPC_PATH:
+            raise ConfigError(
+                f"The socket path {rest!r} has {length} bytes; the kernel allows {MAX_IPC_PATH}. "
+                f"Set TMPDIR to a shorter directory, such as /tmp, or use `protocol='tcp'`."
+            )
         return address
 
     def __str__(self) -> str:
@@ -89,15 +92,6 @@ def _parse_tcp(text: str, rest: str) -> Address:
     port = int(found["port"])
     check_all(inside(0, 65_535, port=port))
     return Address("tcp", found["host"] if found["six"] is None else found["six"], port)
-
-
-def check_ipc_path(path: str | Path) -> None:
-    length = len(os.fsencode(path))
-    if length > MAX_IPC_PATH:
-        raise ConfigError(
-            f"The socket path {str(path)!r} has {length} bytes; the kernel allows {MAX_IPC_PATH}. "
-            f"Set TMPDIR to a shorter directory, such as /tmp, or use `protocol='tcp'`."
-        )
 
 
 # -- reachability --------------------------------------------------------------

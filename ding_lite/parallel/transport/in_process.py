@@ -188,7 +188,11 @@ class _Wire:
 
 
 class InprocTransport(Transport):
-    """Moves messages over the `inproc://` addresses of one network."""
+    """Moves messages over the `inproc://` addresses of one network.
+
+    It cannot pump: messages stay on its own thread. They are received whole, so there is nothing
+    to `forget`.
+    """
 
     def __init__(
         self,
@@ -272,15 +276,6 @@ class InprocTransport(Transport):
     def is_calling(self) -> bool:
         return threading.current_thread() is self._thread
 
-    def pump(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Do nothing: messages stay on the transport's own thread."""
-
-    def wake_pump(self) -> None:
-        pass
-
-    def end_pump(self) -> None:
-        pass
-
     def close(self) -> None:
         with self._network._lock:
             if self._is_closing:
@@ -310,9 +305,6 @@ class InprocTransport(Transport):
 
     def brought_at(self, link: Link) -> float:
         return 0.0
-
-    def forget(self, link: Link) -> None:
-        """Do nothing: messages are received whole."""
 
     def drop(self, link: Link) -> None:
         with self._network._lock:
