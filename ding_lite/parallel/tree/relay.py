@@ -18,7 +18,6 @@ A hub stays after the end of its program until all nodes below it have left.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -405,7 +404,7 @@ class TreeRouter(NodeRouter):
     """A router that relays messages between its peers."""
 
     def _make_routing(self) -> Relay:
-        others = Outbox(self.node_id, self._shared_sender, self._clock, max_topics=math.inf)
+        others = Outbox(self.node_id, self._shared_sender, self._clock, relays=True)
         return Relay(self._spec, self.links, self._calls, self._streams, others, self._clock)
 
 

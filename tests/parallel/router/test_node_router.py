@@ -114,6 +114,7 @@ def test_a_peer_with_too_many_topics_is_not_given_more_room(
 ) -> None:
     monkeypatch.setattr(topics, "MAX_TOPICS", 3)
     router, other = start(2)
+    router._outbox._relays = True  # it checks nothing
     seen = other.subscribe("0", "1", "2", "3")
     for topic in ("0", "1", "2", "3"):
         router.publish(topic, topic)

@@ -87,6 +87,17 @@ def test_labels_choose_the_receivers_of_ctx_values_anywhere() -> None:
         assert [node for node in range(7) if recorders[node].ctx.get(3)] == [4, 6]
 
 
+def test_a_value_for_many_labels_or_with_a_long_topic_passes_hubs() -> None:
+    with tree() as (cluster, _):
+        topic = 1024 * "t"
+        many = ["evaluator", *(f"collector.{number}" for number in range(100))]
+        subscriptions = [cluster.routers[6].subscribe(each) for each in ("goal", topic)]
+        cluster.routers[3].publish("goal", 1, to=many)
+        cluster.routers[0].publish(topic, 2)
+        for seen in subscriptions:
+            assert seen.wait(deadline=Deadline.after(10.0))
+
+
 def test_a_slow_branch_gets_the_newest_value() -> None:
     with tree() as (cluster, recorders):
         cluster.network.hold(1, 3)
