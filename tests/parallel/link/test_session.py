@@ -13,7 +13,6 @@ from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from ding_lite.errors import CodecError
-from ding_lite.parallel.link.outbox import MAX_EVENTS
 from ding_lite.parallel.link.session import (
     ACK_S,
     BULK_BYTES,
@@ -451,12 +450,3 @@ def test_nothing_bulky_overtakes_a_greeting() -> None:
     assert not hub.sent[Lane.BULK]
     pair.settle()
     assert leaf.ctx == {"weights": b"x" * 100_000}
-
-
-def test_a_full_window_has_no_room() -> None:
-    session = Side(0).session
-    event = encode_event("n", (1,), {})
-    for _ in range(MAX_EVENTS):
-        assert session.events.has_room
-        session.events.post(event)
-    assert not session.events.has_room
