@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Container, Iterable
 from concurrent.futures import CancelledError, Future
 from functools import partial
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from ding_lite.clock import Clock, Deadline
@@ -25,6 +26,7 @@ from ding_lite.errors import (
 from ding_lite.interruption import words_of
 from ding_lite.parallel.link.links import Links
 from ding_lite.parallel.observe.message_trace import MessageTrace
+from ding_lite.parallel.wire.arrays import shorten
 from ding_lite.parallel.wire.codec import Encoded, decode
 from ding_lite.parallel.wire.messages import CallArrived, ReplyArrived, encode_call, encode_reply
 from ding_lite.runtime.concurrency import Workers
@@ -69,7 +71,7 @@ class Calls:
 
     def ask(self, node: int, name: str, args: tuple[Any, ...], kwargs: Any) -> Future[Any]:
         """Call a node, which may be this one, without waiting."""
-        request = encode_call(name, args, kwargs)
+        node, request = _id_of(node), encode_call(name, args, kwargs)
         return self._call_own(request) if node == self._node_id else self.send(node, name, request)
 
     def _call_own(self, request: Encoded) -> Future[Any]:
@@ -214,6 +216,15 @@ class Calls:
     def close(self) -> None:
         self._workers.close()
         self._collective_worker.close()
+
+
+def _id_of(node: object) -> int:
+    """Return the id of a node as an int, which numpy's integers are not."""
+    if type(node) is not bool and isinstance(node, Integral):
+        return int(node)
+    raise ConfigError(
+        f"`node` is {shorten(node)}; the id of a node was expected, such as one of `router.peers`."
+    )
 
 
 def _copied(sent: Encoded) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ding_lite.clock import Deadline
-from ding_lite.errors import DeadlineExceeded, PeerLost, RemoteError
+from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, RemoteError
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.group import World
 from ding_lite.parallel.router.node_router import NodeRouter
@@ -191,6 +191,15 @@ def test_a_call_over_a_lost_hub_raises_peer_lost(clock: ManualClock) -> None:
         with pytest.raises(PeerLost, match="cannot be called: node 1 is not connected to node 0"):
             cluster.routers[3].call(0, "ask", timeout=5.0)
         cluster.network.heal()
+
+
+def test_a_node_may_be_any_whole_number_and_nothing_else() -> None:
+    with tree() as (cluster, _):
+        cluster.routers[6].register("double", lambda x: 2 * x)
+        assert cluster.routers[3].call(np.int64(6), "double", 2) == 4  # type: ignore[arg-type]
+        for node in ("6", 6.0, True, None, [6]):
+            with pytest.raises(ConfigError, match="the id of a node was expected"):
+                cluster.routers[3].call(node, "double", 2)  # type: ignore[arg-type]
 
 
 def test_a_call_to_an_unknown_node_raises_peer_lost() -> None:
