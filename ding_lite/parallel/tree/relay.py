@@ -295,7 +295,7 @@ class Relay(Routing):
         if node in self._links.sessions:
             return super().send_item(node, parcel)
         item_id = ItemId(self._spec.node_id, self._spec.incarnation, parcel.number)
-        item = QueuedItem(item_id, node, parcel.stream, parcel.in_flight, parcel.body)
+        item = QueuedItem(item_id, node, parcel.stream, int(parcel.in_flight), parcel.body)
         answer: Future[Any] = Future()
         self._keep(item).add_done_callback(lambda done: self._settle_item(answer, done, node))
         return answer
@@ -374,7 +374,8 @@ class Relay(Routing):
 
 
 def _address_key(origin: int, to: Sequence[str] | None, key: str) -> str:
-    return msgspec.json.encode((origin, to, key)).decode()
+    patterns = None if to is None else [*map(str, to)]  # of numpy's, too
+    return msgspec.json.encode((origin, patterns, key)).decode()
 
 
 def _lost(node: int) -> list[Any]:

@@ -193,6 +193,15 @@ def test_a_call_over_a_lost_hub_raises_peer_lost(clock: ManualClock) -> None:
         cluster.network.heal()
 
 
+def test_receivers_and_limits_may_be_of_numpys_types() -> None:
+    with tree() as (cluster, _):
+        to, goal = np.array(["evaluator"]), cluster.routers[6].subscribe("goal")
+        cluster.routers[3].publish("goal", 1, to=to)
+        assert goal.wait(deadline=Deadline.after(10.0))
+        assert cluster.routers[3].send("work", (3, 0), to=to, in_flight=np.int64(1))  # type: ignore[arg-type]
+        assert take_all(cluster.routers[6], 1) == [(3, 0)]
+
+
 def test_a_node_may_be_any_whole_number_and_nothing_else() -> None:
     with tree() as (cluster, _):
         cluster.routers[6].register("double", lambda x: 2 * x)
