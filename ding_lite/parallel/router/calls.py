@@ -57,7 +57,13 @@ class Calls:
         self._router = router
         self.pending = PendingCalls()
         """The calls of this node without an answer."""
-        self._answers = Answers(self._reply, clock)
+        self._owed: dict[tuple[int, int], Future[Any] | None] = {}
+        """The calls of other nodes without an answer, by node and number; None while a handler
+        computes it."""
+        self._early: dict[tuple[int, int], tuple[Deadline, CallArrived]] = {}
+        """Those that have come before their handlers, in the order of their arrival."""
+        self._is_leaving = False
+        self._clock = clock
         self._workers = Workers(NUM_WORKERS)
         self._collective_worker = Workers(1)  # so that no slow handler delays a barrier
         self._services: dict[str, Handler] = {}
@@ -139,7 +145,8 @@ class Calls:
     def take_call(self, peer: int, call: CallArrived, *, asker: int | None = None) -> None:
         """Answer a call to `peer`, also once it has a handler; `asker` is behind a relay."""
         sender = peer if asker is None else asker
-        self._answers.begin(peer, call.number)
+        with self._lock:
+            self._owed[peer, call.number] = None
         service = self._services.get(call.name)
         if service is not None:
             began_ns = self._traced.now()
@@ -147,16 +154,34 @@ class Calls:
             if answer.done() and isinstance(error := answer.exception(), CodecError):
                 self._links.dropped.add(f"Node {sender} calls `{call.name}`: {error}")
             self._traced.item_came(sender, call.args, answer, began_ns)
-            self._answers.give(peer, call.number, answer, by_hub=True)
+            self._give(peer, call.number, answer, by_hub=True)
         elif call.name in self._quick:
             self._answer(peer, call)
-        elif call.name in self._handlers or not self._answers.hold(peer, call):
+        elif call.name in self._handlers or not self._hold(peer, call):
             self._start([(peer, call)])
         elif call.name in self._handlers:  # registered just now
             self._start_early(call.name)
 
+    def _hold(self, peer: int, call: CallArrived) -> bool:
+        """Keep a call until it is started; return False if too many are kept, or at the end."""
+        with self._lock:
+            has_room = not self._is_leaving and len(self._early) < MAX_EARLY
+            if has_room:
+                until = Deadline.after(REGISTRATION_S, self._clock)
+                self._early[peer, call.number] = until, call
+            return has_room
+
     def _start_early(self, name: str) -> None:
-        self._start(self._answers.take(lambda _, call: call.name == name))
+        self._start(self._taken(lambda _, call: call.name == name))
+
+    def _taken(
+        self, is_meant: Callable[[Deadline, CallArrived], bool]
+    ) -> list[tuple[int, CallArrived]]:
+        if not self._early:
+            return []
+        with self._lock:
+            taken = [place for place, kept in self._early.items() if is_meant(*kept)]
+            return [(place[0], self._early.pop(place)[1]) for place in taken]
 
     def _start(self, calls: Iterable[tuple[int, CallArrived]]) -> None:
         for peer, call in calls:
@@ -168,7 +193,7 @@ class Calls:
         with answering(self._router):
             answer = guard(partial(self._handle, call.name), call.args, call.kwargs)
         self._traced.answered(peer, call, began_ns)
-        self._answers.give(peer, call.number, answer)
+        self._give(peer, call.number, answer)
 
     def _handle(self, name: str, *args: Any, **kwargs: Any) -> Any:
         handler = self._handlers.get(name)
@@ -180,22 +205,39 @@ class Calls:
             )
         return handler(*args, **kwargs)
 
-    def _reply(self, peer: int, number: int, body: Encoded) -> None:
+    def _give(self, peer: int, number: int, answer: Future[Any], *, by_hub: bool = False) -> None:
+        """Send the answer of a handler, or that a hub has got, as soon as its future is done."""
+        with self._lock:
+            if (peer, number) not in self._owed:  # the caller is gone
+                return
+            self._owed[peer, number] = answer
+        answer.add_done_callback(lambda done: self._reply(peer, number, done, by_hub))
+
+    def _reply(self, peer: int, number: int, answer: Future[Any], by_hub: bool) -> None:
+        with self._lock:
+            if self._owed.get((peer, number)) is not answer:
+                return
+        body = _encode_answer(answer, by_hub)
         with self._links.lock:
             session = self._links.sessions.get(peer)
             if session is not None:  # else the node has left meanwhile
                 session.reply(number, body)
                 self._links.flush(peer)
+        with self._lock:
+            self._owed.pop((peer, number), None)
 
     # -- deadlines and closing ---------------------------------------------------------------
 
     def tick(self) -> None:
         """Answer calls that have waited for a handler for too long."""
-        self._start(self._answers.take(lambda deadline, _: deadline.expired))
+        self._start(self._taken(lambda deadline, _: deadline.expired))
 
     def forget(self, peer: int) -> None:
-        """Fail the calls to a node that is gone, and drop its calls."""
-        self._answers.forget(peer)
+        """Fail the calls to a node that is gone, and drop its calls: it may reuse their numbers."""
+        with self._lock:
+            for calls in (self._owed, self._early):
+                for place in [place for place in calls if place[0] == peer]:
+                    del calls[place]
         self.pending.fail(
             f"Node {peer} is gone before it has answered a call. It may or may not have done the "
             f"work; call again once it is back.",
@@ -204,14 +246,25 @@ class Calls:
 
     def leave(self) -> None:
         """Answer all calls that wait for a handler."""
-        self._start(self._answers.close())
+        with self._lock:
+            self._is_leaving = True
+        self._start(self._taken(lambda *_: True))
 
     def begin_wait(self) -> None:
         """Note that this thread waits, which must not keep other calls from being answered."""
         self._workers.begin_wait()
 
     def has_unanswered(self, nodes: Container[int]) -> bool:
-        return self._answers.has_any_for(nodes)
+        """Return whether one of these nodes waits for an answer that is done or being computed.
+
+        An answer that a handler has deferred (a pending future) does not count: a collective
+        without all its members may never complete.
+        """
+        with self._lock:
+            return any(
+                node in nodes and (answer is None or answer.done())
+                for (node, _), answer in self._owed.items()
+            )
 
     def close(self) -> None:
         self._workers.close()
@@ -285,86 +338,6 @@ class PendingCalls:
             for pending in taken:
                 del self._under_way[pending.number]
         return [pending.answer for pending in taken]
-
-
-class Answers:
-    """The unanswered calls of other nodes, some of which have come before their handlers.
-
-    `send(node, number, body)` sends an answer.
-    """
-
-    def __init__(self, send: Callable[[int, int, Encoded], object], clock: Clock) -> None:
-        self._send = send
-        self._clock = clock
-        self._owed: dict[tuple[int, int], Future[Any] | None] = {}
-        self._early: dict[tuple[int, int], tuple[Deadline, CallArrived]] = {}
-        self._may_hold = True
-        self._lock = threading.Lock()
-
-    def hold(self, node_id: int, call: CallArrived) -> bool:
-        """Keep a call until `take`; return False if too many are kept, or this node is leaving."""
-        with self._lock:
-            has_room = self._may_hold and len(self._early) < MAX_EARLY
-            if has_room:
-                until = Deadline.after(REGISTRATION_S, self._clock)
-                self._early[node_id, call.number] = until, call
-            return has_room
-
-    def take(
-        self, is_meant: Callable[[Deadline, CallArrived], bool]
-    ) -> list[tuple[int, CallArrived]]:
-        """Take calls that were kept, in the order of their arrival; each is taken once."""
-        if not self._early:
-            return []
-        with self._lock:
-            taken = [place for place, kept in self._early.items() if is_meant(*kept)]
-            return [(place[0], self._early.pop(place)[1]) for place in taken]
-
-    def close(self) -> list[tuple[int, CallArrived]]:
-        """Take all calls, and keep no more."""
-        with self._lock:
-            self._may_hold = False
-        return self.take(lambda *_: True)
-
-    def begin(self, node_id: int, number: int) -> None:
-        """Record a call that a handler is about to answer."""
-        with self._lock:
-            self._owed[node_id, number] = None
-
-    def give(self, node_id: int, number: int, answer: Future[Any], *, by_hub: bool = False) -> None:
-        """Send the answer of a handler, or that a hub has got, as soon as its future is done."""
-        with self._lock:
-            if (node_id, number) not in self._owed:  # the caller is gone
-                return
-            self._owed[node_id, number] = answer
-        answer.add_done_callback(lambda done: self._reply(node_id, number, done, by_hub))
-
-    def forget(self, node_id: int) -> None:
-        """Drop the calls of a node that is gone: their numbers may be reused."""
-        with self._lock:
-            for calls in (self._owed, self._early):
-                for place in [place for place in calls if place[0] == node_id]:
-                    del calls[place]
-
-    def has_any_for(self, nodes: Container[int]) -> bool:
-        """Return whether one of these nodes waits for an answer that is done or being computed.
-
-        An answer that a handler has deferred (a pending future) does not count: a collective
-        without all its members may never complete.
-        """
-        with self._lock:
-            return any(
-                node in nodes and (answer is None or answer.done())
-                for (node, _), answer in self._owed.items()
-            )
-
-    def _reply(self, node_id: int, number: int, answer: Future[Any], by_hub: bool) -> None:
-        with self._lock:
-            if self._owed.get((node_id, number)) is not answer:
-                return
-        self._send(node_id, number, _encode_answer(answer, by_hub))
-        with self._lock:
-            self._owed.pop((node_id, number), None)
 
 
 def _encode_answer(answer: Future[Any], by_hub: bool) -> Encoded:
