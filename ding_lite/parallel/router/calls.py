@@ -55,8 +55,9 @@ class Calls:
         self._links = links
         self._traced = traced
         self._router = router
-        self.pending = PendingCalls()
-        """The calls of this node without an answer."""
+        self._last_number = 0
+        self._pending: dict[int, _PendingCall] = {}
+        """The calls of this node without an answer, by number."""
         self._owed: dict[tuple[int, int], Future[Any] | None] = {}
         """The calls of other nodes without an answer, by node and number; None while a handler
         computes it."""
@@ -98,7 +99,11 @@ class Calls:
         if self.onward is not None and node not in self._links.sessions:
             return self.onward(node, request)
         began_ns = self._traced.now()
-        number, answer = self.pending.begin(node)
+        answer: Future[Any] = Future()
+        answer.set_running_or_notify_cancel()  # it cannot be cancelled, only settled here
+        with self._lock:
+            self._last_number = number = self._last_number + 1
+            self._pending[number] = _PendingCall(node, answer)
         with self._links.lock:
             session = self._links.sessions.get(node)
             if session is not None and session.is_open:
@@ -108,19 +113,46 @@ class Calls:
             else:
                 session = None
         if session is None:
-            self.pending.fail(
+            self.fail(
                 f"Node {node!r} cannot be called (`{name}`): node {self._node_id} is not connected "
                 f"to it. Connected are: {[*self._links.connected] or 'none'}.",
-                lambda pending: pending.number == number,
+                lambda pending: pending.answer is answer,
             )
         return answer
 
     def settle(self, peer: int, reply: ReplyArrived, began_ns: int) -> None:
-        if not self.pending.settle(peer, reply.number, reply.ok, reply.value):
+        with self._lock:
+            pending = self._pending.get(reply.number)
+            is_meant = pending is not None and pending.node_id == peer
+            if is_meant:
+                del self._pending[reply.number]
+        if pending is None or not is_meant:
             self._links.dropped.add(
                 f"Node {peer} answers call {reply.number}, which is not pending."
             )
+        elif reply.ok:
+            pending.answer.set_result(reply.value)
+        else:
+            pending.answer.set_exception(_remote_error(peer, reply.value))
         self._traced.answer_came(peer, reply, began_ns)
+
+    def give_up(self, answer: Future[Any]) -> None:
+        """Drop a call that its caller has given up."""
+        self._take_pending(lambda pending: pending.answer is answer)
+
+    @property
+    def num_pending(self) -> int:
+        return len(self._pending)
+
+    def fail(self, reason: str, is_meant: Callable[[_PendingCall], bool]) -> None:
+        """Fail calls that no node will answer; each fails once."""
+        for pending in self._take_pending(is_meant):
+            pending.answer.set_exception(PeerLost(reason))
+
+    def _take_pending(self, is_meant: Callable[[_PendingCall], bool]) -> list[_PendingCall]:
+        with self._lock:
+            numbers = [number for number, each in self._pending.items() if is_meant(each)]
+            return [self._pending.pop(number) for number in numbers]
 
     # -- answering ---------------------------------------------------------------------------
 
@@ -238,7 +270,7 @@ class Calls:
             for calls in (self._owed, self._early):
                 for place in [place for place in calls if place[0] == peer]:
                     del calls[place]
-        self.pending.fail(
+        self.fail(
             f"Node {peer} is gone before it has answered a call. It may or may not have done the "
             f"work; call again once it is back.",
             lambda pending: pending.node_id == peer,
@@ -286,58 +318,8 @@ def _copied(sent: Encoded) -> Any:
 
 
 class _PendingCall(NamedTuple):
-    number: int
     node_id: int
     answer: Future[Any]
-
-
-class PendingCalls:
-    """The calls of a node without an answer."""
-
-    def __init__(self) -> None:
-        self._under_way: dict[int, _PendingCall] = {}
-        self._last_call = 0
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._under_way)
-
-    def begin(self, node_id: int) -> tuple[int, Future[Any]]:
-        answer: Future[Any] = Future()
-        answer.set_running_or_notify_cancel()  # it cannot be cancelled, only settled here
-        with self._lock:
-            self._last_call += 1
-            self._under_way[self._last_call] = _PendingCall(self._last_call, node_id, answer)
-            return self._last_call, answer
-
-    def settle(self, node_id: int, number: int, ok: bool, value: Any) -> bool:
-        """Settle a call with its answer; return False if no such call is pending."""
-        with self._lock:
-            pending = self._under_way.get(number)
-            if pending is None or pending.node_id != node_id:
-                return False
-            del self._under_way[number]
-        if ok:
-            pending.answer.set_result(value)
-        else:
-            pending.answer.set_exception(_remote_error(node_id, value))
-        return True
-
-    def fail(self, reason: str, is_meant: Callable[[_PendingCall], bool]) -> None:
-        """Fail calls that no node will answer; each fails once."""
-        for answer in self._take(is_meant):
-            answer.set_exception(PeerLost(reason))
-
-    def forget(self, answer: Future[Any]) -> None:
-        """Drop a call that its caller has given up."""
-        self._take(lambda pending: pending.answer is answer)
-
-    def _take(self, is_meant: Callable[[_PendingCall], bool]) -> list[Future[Any]]:
-        with self._lock:
-            taken = [pending for pending in self._under_way.values() if is_meant(pending)]
-            for pending in taken:
-                del self._under_way[pending.number]
-        return [pending.answer for pending in taken]
 
 
 def _encode_answer(answer: Future[Any], by_hub: bool) -> Encoded:

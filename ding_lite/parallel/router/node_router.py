@@ -296,7 +296,7 @@ class NodeRouter(JobView):
         return self._calls.ask(node, name, args, kwargs)
 
     def _give_up(self, answer: Future[Any]) -> None:
-        self._calls.pending.forget(answer)
+        self._calls.give_up(answer)
 
     # -- streams -----------------------------------------------------------------------------
 
@@ -419,7 +419,7 @@ class NodeRouter(JobView):
     def _end(self, state: State) -> None:
         self._transport.close()
         self.links.end()
-        self._calls.pending.fail("This node has left before a call was answered.", lambda _: True)
+        self._calls.fail("This node has left before a call was answered.", lambda _: True)
         self._reporter.close(state)
         self._topics.close()
         self._shared_sender.close()
@@ -445,4 +445,4 @@ class NodeRouter(JobView):
         return 0 if session is None or session.peer is None else session.peer.incarnation
 
     def _loads(self) -> tuple[int, int, int]:
-        return self._streams.num_sent, self._streams.num_waiting, len(self._calls.pending)
+        return self._streams.num_sent, self._streams.num_waiting, self._calls.num_pending
