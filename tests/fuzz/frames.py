@@ -47,7 +47,7 @@ def messages(_folder: Path) -> Iterator[Attempt]:
         if envelope.kind is Kind.STATE:
             return decode_items(envelope.meta, envelope.buffers)
         if envelope.kind in GREETINGS:
-            return read_greeting(decode(envelope.meta, envelope.buffers), 1)
+            return read_greeting(envelope)
         if envelope.kind in READERS:
             return READERS[envelope.kind](envelope)
         return decode(envelope.meta, envelope.buffers) if envelope.meta else None

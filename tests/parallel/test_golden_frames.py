@@ -42,9 +42,3 @@ def test_the_worked_example_of_the_docs_is_a_golden_message() -> None:
     page = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
     for line in (FOLDER / "event_with_array.hex").read_text().splitlines():
         assert f"# {line}\n" in page
-
-
-def test_frames_round_trip_through_a_file(tmp_path: Path) -> None:
-    frames = [b"\x00\x01", b"", bytes(300)]
-    (tmp_path / "x.hex").write_text("# a comment\n" + write_frames(frames))
-    assert read_frames(tmp_path / "x.hex") == frames

@@ -134,18 +134,6 @@ def test_items_arrive_once_across_cuts(job: Job) -> None:
     assert job.wire.num_connections > 2
 
 
-def test_a_pending_call_fails_with_its_link(job: Job) -> None:
-    job.hub.register("never", Future)
-    for number in range(1, 4):
-        answer = job.leaf.ask(0, "never")
-        assert job.hub.call(1, "echo", 1) == 1
-        job.wire.cut()
-        with pytest.raises(PeerLost):
-            answer.result(10.0)
-        job.both_have(*["node_lost", "node_joined"] * number)
-    job.work_goes_on()
-
-
 def test_a_handshake_or_event_cut_anywhere_arrives_once(job: Job) -> None:
     """The first bytes of a connection are the handshakes, then come events."""
     cuts = [(way, num_bytes) for way in (UP, DOWN) for num_bytes in range(1, 1_600, 320)]

@@ -25,18 +25,16 @@ class DroppedMessages:
     ) -> None:
         self.count = 0
         """Messages that were dropped: malformed, or not for this node."""
-        self.num_faults = 0
-        """Dropped messages that were a fault of their sender, and not merely late."""
         self._throttle = Throttle(logger, clock)
         self._owner = owner
         self._drop = drop
         self._faults: dict[Link | int, int] = {}
+        """Dropped messages that were a fault of their sender, and not merely late, by sender."""
 
     def add(self, reason: str, link: Link | None = None) -> None:
         """Count a dropped message, and log some; a given `link` is that of a sender at fault."""
         self.count += 1
         if link is not None:
-            self.num_faults += 1
             self._count_fault(link)
         self._throttle.every(
             10.0,

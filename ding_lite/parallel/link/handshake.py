@@ -162,7 +162,7 @@ class Handshake:
         session = self._sessions[envelope.src]
         body = decode(envelope.meta, envelope.buffers)
         if not isinstance(body, str):
-            read_greeting(body, envelope.src)
+            read_greeting(envelope)
             was_open = session.is_open
             session.close_link()  # the peer lacks messages under way, or was restarted
             self.send(link, session.greeting(Kind.HELLO))
@@ -233,12 +233,15 @@ class Isolation:
     def __init__(self, spec: NodeSpec, sessions: Mapping[int, Session]) -> None:
         self._spec = spec
         self._sessions = sessions
-        self._refusal: tuple[int, str] | None = None
+        self._replaced: NodeReplaced | None = None
         self._is_settled = False
 
     def note_refused(self, peer: int, reason: str) -> None:
         """Note that this node has lost its place, as a peer that was connected refuses it."""
-        self._refusal = peer, reason
+        self._replaced = NodeReplaced(
+            f"Node {self._spec.node_id} was cut off, and has lost its place in the job meanwhile. "
+            f"Node {peer} refuses it: {reason} The job goes on without this process."
+        )
 
     def settle(self) -> None:
         """Stop the detection: the job has ended, or this node is leaving it."""
@@ -248,18 +251,9 @@ class Isolation:
         """Return, once, the error that must end this node; None while it may continue."""
         if self._is_settled:
             return None
-        error = self._replaced() or self._alone(now)
+        error = self._replaced or self._alone(now)
         self._is_settled = error is not None
         return error
-
-    def _replaced(self) -> NodeReplaced | None:
-        if self._refusal is None:
-            return None
-        peer, reason = self._refusal
-        return NodeReplaced(
-            f"Node {self._spec.node_id} was cut off, and has lost its place in the job meanwhile. "
-            f"Node {peer} refuses it: {reason} The job goes on without this process."
-        )
 
     def _alone(self, now: float) -> PeerLost | None:
         if self._spec.growth is not None and self._spec.node_id == HUB:

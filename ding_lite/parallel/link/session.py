@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+
+import msgspec
 
 from ding_lite.errors import CodecError
 from ding_lite.parallel.link.outbox import SentEvents, SentState
@@ -23,6 +24,7 @@ from ding_lite.parallel.wire.messages import (
     Dropped,
     Envelope,
     EventArrived,
+    Greeting,
     Identity,
     Joined,
     Kind,
@@ -140,27 +142,27 @@ class Session:
 
     def greeting(self, kind: Kind) -> Envelope:
         seen_incarnation = self.peer.incarnation if self.peer is not None else 0
-        body = {
-            "num_nodes": self._me.num_nodes,
-            "labels": sorted(self._me.labels),
-            "first_kept": self.events.first_kept,
-            "seen_epoch": seen_incarnation,
-            "seen": self._acknowledged,
-            "memory": self._me.memory,
-            "job": self._me.job,
-        }
-        return self._envelope(kind, body=encode(body))
+        body = Greeting(
+            num_nodes=self._me.num_nodes,
+            labels=sorted(self._me.labels),
+            first_kept=self.events.first_kept,
+            seen_epoch=seen_incarnation,
+            seen=self._acknowledged,
+            memory=self._me.memory,
+            job=self._me.job,
+        )
+        return self._envelope(kind, body=encode(msgspec.structs.asdict(body)))
 
     def greet(self, envelope: Envelope, now: float) -> list[Arrival]:
         """Take the peer's HELLO or WELCOME, and open the session, or raise CodecError."""
-        body = read_greeting(decode(envelope.meta, envelope.buffers), envelope.src)
+        body = read_greeting(envelope)
         peer = Identity(
             envelope.src,
             envelope.incarnation,
-            body["num_nodes"],
-            frozenset(body["labels"]),
-            body.get("memory", ""),
-            body.get("job", ""),
+            body.num_nodes,
+            frozenset(body.labels),
+            body.memory,
+            body.job,
         )
         if peer.num_nodes and self._me.num_nodes and peer.num_nodes != self._me.num_nodes:
             raise CodecError(
@@ -179,10 +181,10 @@ class Session:
             self.former_incarnations.add(self.peer.incarnation)
             self.events.post_lasting()
         if is_new:
-            self._last_seen, self._held_from = body["first_kept"] - 1, _NONE_HELD
+            self._last_seen, self._held_from = body.first_kept - 1, _NONE_HELD
             self.state.renew()
-        if body["seen_epoch"] == self._me.incarnation:
-            self.events.acknowledge(body["seen"])
+        if body.seen_epoch == self._me.incarnation:
+            self.events.acknowledge(body.seen)
 
         self.peer, self.is_open, self.has_left = peer, True, False
         self.received_at = now
@@ -191,15 +193,15 @@ class Session:
             self.ack_at = now  # the peer waits for a message before it sends bulk
         return [Joined(peer, is_new)]
 
-    def _check_counts(self, body: Mapping[str, Any], *, is_new: bool) -> None:
+    def _check_counts(self, body: Greeting, *, is_new: bool) -> None:
         """Refuse a greeting after which events would be skipped or lost."""
-        first_kept, seen = body["first_kept"], body["seen"]
+        first_kept, seen = body.first_kept, body.seen
         if not is_new and first_kept > self._last_seen + 1:
             raise CodecError(
                 f"Node {self.peer_id} keeps its events from {first_kept} on, and this node has "
                 f"not got the {self._last_seen + 1}th yet."
             )
-        if body["seen_epoch"] == self._me.incarnation and seen > self.events.last_posted:
+        if body.seen_epoch == self._me.incarnation and seen > self.events.last_posted:
             raise CodecError(
                 f"Node {self.peer_id} has seen event {seen} of this node, which has sent "
                 f"{self.events.last_posted}."

@@ -68,8 +68,11 @@ class Address:
         if not rest:
             raise ConfigError(f"{text!r} names no place; write ipc:///path or inproc://name.")
         address = cls(cast(Scheme, scheme), rest)
-        if scheme == "ipc":
-            check_ipc_path(rest)
+        if scheme == "ipc" and (length := len(os.fsencode(rest))) > MAX_IPC_PATH:
+            raise ConfigError(
+                f"The socket path {rest!r} has {length} bytes; the kernel allows {MAX_IPC_PATH}. "
+                f"Set TMPDIR to a shorter directory, such as /tmp, or use `protocol='tcp'`."
+            )
         return address
 
     def __str__(self) -> str:
@@ -91,15 +94,6 @@ def _parse_tcp(text: str, rest: str) -> Address:
     return Address("tcp", found["host"] if found["six"] is None else found["six"], port)
 
 
-def check_ipc_path(path: str | Path) -> None:
-    length = len(os.fsencode(path))
-    if length > MAX_IPC_PATH:
-        raise ConfigError(
-            f"The socket path {str(path)!r} has {length} bytes; the kernel allows {MAX_IPC_PATH}. "
-            f"Set TMPDIR to a shorter directory, such as /tmp, or use `protocol='tcp'`."
-        )
-
-
 # -- reachability --------------------------------------------------------------
 
 
@@ -115,19 +109,28 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     try:
         places = [place.partition("%")[0] for place in look_up(host)]
-    except (OSError, UnicodeError):
+    except ConfigError:
         return False
     return bool(places) and all(ipaddress.ip_address(place).is_loopback for place in places)
 
 
 def look_up(host: str) -> list[str]:
-    return [str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"The host {host!r} cannot be looked up: {error}. Write its number instead, without a "
+            f"port, such as 127.0.0.1 or ::1."
+        ) from error
+    return [str(entry[4][0]) for entry in found]
 
 
 def check_listening(address: Address, *, key_file: str | None) -> None:
     """Refuse to listen where other machines could connect without a key."""
     if address.scheme != "tcp" or key_file is not None or is_loopback(address.place):
         return
+    if address.place not in ANY_HOST:
+        look_up(address.place)
     raise ConfigError(
         f"{address if address.port else address.place or '*'} can be reached from other machines, "
         f"and no key is given. Listen on {LOOPBACK}, or give all nodes the same key: "

@@ -173,7 +173,7 @@ def place_to_listen(address: Address, *, key_file: str | None) -> Address:
         check_private(Path(address.place).absolute().parent)
     if address.scheme != "tcp":
         return address
-    number = "0.0.0.0" if address.place in ("", "*") else _look_up(address)
+    number = "0.0.0.0" if address.place in ("", "*") else _look_up(address.place)
     place = replace(address, place=number)
     check_listening(place, key_file=key_file)
     return place
@@ -189,12 +189,7 @@ def check_dialling(address: Address, *, key_file: str | None) -> None:
         )
 
 
-def _look_up(address: Address) -> str:
-    try:
-        places = look_up(address.place)
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(
-            f"The host of {address} cannot be looked up: {error}. Write its number instead."
-        ) from error
+def _look_up(host: str) -> str:
+    places = look_up(host)
     public = [place for place in places if not is_loopback(place)]
     return (public or places)[0]

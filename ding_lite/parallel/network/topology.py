@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
+from numbers import Integral
 from typing import TypeAlias
 
 from ding_lite.errors import ConfigError
@@ -132,11 +133,11 @@ def edges(topology: Topology, num_nodes: int) -> frozenset[Edge]:
 
 
 def _edge(pair: object, num_nodes: int) -> Edge:
-    match pair:
-        case (int(one), int(other)) if not isinstance(one, bool) and not isinstance(other, bool):
-            low, high = min(one, other), max(one, other)
-            if 0 <= low < high < num_nodes:
-                return low, high
+    ends = [*pair] if isinstance(pair, Iterable) else []
+    if len(ends) == 2 and all(type(end) is not bool and isinstance(end, Integral) for end in ends):
+        low, high = sorted(map(int, ends))
+        if 0 <= low < high < num_nodes:
+            return low, high
     raise ConfigError(
         f"`topology` has the entry {pair!r}; each must be a pair of two different node ids from "
         f"0 to {num_nodes - 1}."

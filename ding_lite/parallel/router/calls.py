@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Container, Iterable
 from concurrent.futures import CancelledError, Future
 from functools import partial
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from ding_lite.clock import Clock, Deadline
@@ -25,6 +26,7 @@ from ding_lite.errors import (
 from ding_lite.interruption import words_of
 from ding_lite.parallel.link.links import Links
 from ding_lite.parallel.observe.message_trace import MessageTrace
+from ding_lite.parallel.wire.arrays import shorten
 from ding_lite.parallel.wire.codec import Encoded, decode
 from ding_lite.parallel.wire.messages import CallArrived, ReplyArrived, encode_call, encode_reply
 from ding_lite.runtime.concurrency import Workers
@@ -53,9 +55,16 @@ class Calls:
         self._links = links
         self._traced = traced
         self._router = router
-        self.pending = PendingCalls()
-        """The calls of this node without an answer."""
-        self._answers = Answers(self._reply, clock)
+        self._last_number = 0
+        self._pending: dict[int, _PendingCall] = {}
+        """The calls of this node without an answer, by number."""
+        self._owed: dict[tuple[int, int], Future[Any] | None] = {}
+        """The calls of other nodes without an answer, by node and number; None while a handler
+        computes it."""
+        self._early: dict[tuple[int, int], tuple[Deadline, CallArrived]] = {}
+        """Those that have come before their handlers, in the order of their arrival."""
+        self._is_leaving = False
+        self._clock = clock
         self._workers = Workers(NUM_WORKERS)
         self._collective_worker = Workers(1)  # so that no slow handler delays a barrier
         self._services: dict[str, Handler] = {}
@@ -69,7 +78,7 @@ class Calls:
 
     def ask(self, node: int, name: str, args: tuple[Any, ...], kwargs: Any) -> Future[Any]:
         """Call a node, which may be this one, without waiting."""
-        request = encode_call(name, args, kwargs)
+        node, request = _id_of(node), encode_call(name, args, kwargs)
         return self._call_own(request) if node == self._node_id else self.send(node, name, request)
 
     def _call_own(self, request: Encoded) -> Future[Any]:
@@ -90,7 +99,11 @@ class Calls:
         if self.onward is not None and node not in self._links.sessions:
             return self.onward(node, request)
         began_ns = self._traced.now()
-        number, answer = self.pending.begin(node)
+        answer: Future[Any] = Future()
+        answer.set_running_or_notify_cancel()  # it cannot be cancelled, only settled here
+        with self._lock:
+            self._last_number = number = self._last_number + 1
+            self._pending[number] = _PendingCall(node, answer)
         with self._links.lock:
             session = self._links.sessions.get(node)
             if session is not None and session.is_open:
@@ -100,19 +113,46 @@ class Calls:
             else:
                 session = None
         if session is None:
-            self.pending.fail(
+            self.fail(
                 f"Node {node!r} cannot be called (`{name}`): node {self._node_id} is not connected "
                 f"to it. Connected are: {[*self._links.connected] or 'none'}.",
-                lambda pending: pending.number == number,
+                lambda pending: pending.answer is answer,
             )
         return answer
 
     def settle(self, peer: int, reply: ReplyArrived, began_ns: int) -> None:
-        if not self.pending.settle(peer, reply.number, reply.ok, reply.value):
+        with self._lock:
+            pending = self._pending.get(reply.number)
+            is_meant = pending is not None and pending.node_id == peer
+            if is_meant:
+                del self._pending[reply.number]
+        if pending is None or not is_meant:
             self._links.dropped.add(
                 f"Node {peer} answers call {reply.number}, which is not pending."
             )
+        elif reply.ok:
+            pending.answer.set_result(reply.value)
+        else:
+            pending.answer.set_exception(_remote_error(peer, reply.value))
         self._traced.answer_came(peer, reply, began_ns)
+
+    def give_up(self, answer: Future[Any]) -> None:
+        """Drop a call that its caller has given up."""
+        self._take_pending(lambda pending: pending.answer is answer)
+
+    @property
+    def num_pending(self) -> int:
+        return len(self._pending)
+
+    def fail(self, reason: str, is_meant: Callable[[_PendingCall], bool]) -> None:
+        """Fail calls that no node will answer; each fails once."""
+        for pending in self._take_pending(is_meant):
+            pending.answer.set_exception(PeerLost(reason))
+
+    def _take_pending(self, is_meant: Callable[[_PendingCall], bool]) -> list[_PendingCall]:
+        with self._lock:
+            numbers = [number for number, each in self._pending.items() if is_meant(each)]
+            return [self._pending.pop(number) for number in numbers]
 
     # -- answering ---------------------------------------------------------------------------
 
@@ -137,7 +177,8 @@ class Calls:
     def take_call(self, peer: int, call: CallArrived, *, asker: int | None = None) -> None:
         """Answer a call to `peer`, also once it has a handler; `asker` is behind a relay."""
         sender = peer if asker is None else asker
-        self._answers.begin(peer, call.number)
+        with self._lock:
+            self._owed[peer, call.number] = None
         service = self._services.get(call.name)
         if service is not None:
             began_ns = self._traced.now()
@@ -145,16 +186,34 @@ class Calls:
             if answer.done() and isinstance(error := answer.exception(), CodecError):
                 self._links.dropped.add(f"Node {sender} calls `{call.name}`: {error}")
             self._traced.item_came(sender, call.args, answer, began_ns)
-            self._answers.give(peer, call.number, answer)
+            self._give(peer, call.number, answer, by_hub=True)
         elif call.name in self._quick:
             self._answer(peer, call)
-        elif call.name in self._handlers or not self._answers.hold(peer, call):
+        elif call.name in self._handlers or not self._hold(peer, call):
             self._start([(peer, call)])
         elif call.name in self._handlers:  # registered just now
             self._start_early(call.name)
 
+    def _hold(self, peer: int, call: CallArrived) -> bool:
+        """Keep a call until it is started; return False if too many are kept, or at the end."""
+        with self._lock:
+            has_room = not self._is_leaving and len(self._early) < MAX_EARLY
+            if has_room:
+                until = Deadline.after(REGISTRATION_S, self._clock)
+                self._early[peer, call.number] = until, call
+            return has_room
+
     def _start_early(self, name: str) -> None:
-        self._start(self._answers.take(lambda _, call: call.name == name))
+        self._start(self._taken(lambda _, call: call.name == name))
+
+    def _taken(
+        self, is_meant: Callable[[Deadline, CallArrived], bool]
+    ) -> list[tuple[int, CallArrived]]:
+        if not self._early:
+            return []
+        with self._lock:
+            taken = [place for place, kept in self._early.items() if is_meant(*kept)]
+            return [(place[0], self._early.pop(place)[1]) for place in taken]
 
     def _start(self, calls: Iterable[tuple[int, CallArrived]]) -> None:
         for peer, call in calls:
@@ -166,7 +225,7 @@ class Calls:
         with answering(self._router):
             answer = guard(partial(self._handle, call.name), call.args, call.kwargs)
         self._traced.answered(peer, call, began_ns)
-        self._answers.give(peer, call.number, answer)
+        self._give(peer, call.number, answer)
 
     def _handle(self, name: str, *args: Any, **kwargs: Any) -> Any:
         handler = self._handlers.get(name)
@@ -178,23 +237,40 @@ class Calls:
             )
         return handler(*args, **kwargs)
 
-    def _reply(self, peer: int, number: int, body: Encoded) -> None:
+    def _give(self, peer: int, number: int, answer: Future[Any], *, by_hub: bool = False) -> None:
+        """Send the answer of a handler, or that a hub has got, as soon as its future is done."""
+        with self._lock:
+            if (peer, number) not in self._owed:  # the caller is gone
+                return
+            self._owed[peer, number] = answer
+        answer.add_done_callback(lambda done: self._reply(peer, number, done, by_hub))
+
+    def _reply(self, peer: int, number: int, answer: Future[Any], by_hub: bool) -> None:
+        with self._lock:
+            if self._owed.get((peer, number)) is not answer:
+                return
+        body = _encode_answer(answer, by_hub)
         with self._links.lock:
             session = self._links.sessions.get(peer)
             if session is not None:  # else the node has left meanwhile
                 session.reply(number, body)
                 self._links.flush(peer)
+        with self._lock:
+            self._owed.pop((peer, number), None)
 
     # -- deadlines and closing ---------------------------------------------------------------
 
     def tick(self) -> None:
         """Answer calls that have waited for a handler for too long."""
-        self._start(self._answers.take(lambda deadline, _: deadline.expired))
+        self._start(self._taken(lambda deadline, _: deadline.expired))
 
     def forget(self, peer: int) -> None:
-        """Fail the calls to a node that is gone, and drop its calls."""
-        self._answers.forget(peer)
-        self.pending.fail(
+        """Fail the calls to a node that is gone, and drop its calls: it may reuse their numbers."""
+        with self._lock:
+            for calls in (self._owed, self._early):
+                for place in [place for place in calls if place[0] == peer]:
+                    del calls[place]
+        self.fail(
             f"Node {peer} is gone before it has answered a call. It may or may not have done the "
             f"work; call again once it is back.",
             lambda pending: pending.node_id == peer,
@@ -202,140 +278,15 @@ class Calls:
 
     def leave(self) -> None:
         """Answer all calls that wait for a handler."""
-        self._start(self._answers.close())
+        with self._lock:
+            self._is_leaving = True
+        self._start(self._taken(lambda *_: True))
 
     def begin_wait(self) -> None:
         """Note that this thread waits, which must not keep other calls from being answered."""
         self._workers.begin_wait()
 
     def has_unanswered(self, nodes: Container[int]) -> bool:
-        return self._answers.has_any_for(nodes)
-
-    def close(self) -> None:
-        self._workers.close()
-        self._collective_worker.close()
-
-
-def _copied(sent: Encoded) -> Any:
-    """Decode what a call or an answer holds; its arrays can be written to, as if received."""
-    return decode(sent.meta, [memoryview(bytearray(buffer)) for buffer in sent.buffers])
-
-
-class _PendingCall(NamedTuple):
-    number: int
-    node_id: int
-    answer: Future[Any]
-
-
-class PendingCalls:
-    """The calls of a node without an answer."""
-
-    def __init__(self) -> None:
-        self._under_way: dict[int, _PendingCall] = {}
-        self._last_call = 0
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._under_way)
-
-    def begin(self, node_id: int) -> tuple[int, Future[Any]]:
-        answer: Future[Any] = Future()
-        answer.set_running_or_notify_cancel()  # it cannot be cancelled, only settled here
-        with self._lock:
-            self._last_call += 1
-            self._under_way[self._last_call] = _PendingCall(self._last_call, node_id, answer)
-            return self._last_call, answer
-
-    def settle(self, node_id: int, number: int, ok: bool, value: Any) -> bool:
-        """Settle a call with its answer; return False if no such call is pending."""
-        with self._lock:
-            pending = self._under_way.get(number)
-            if pending is None or pending.node_id != node_id:
-                return False
-            del self._under_way[number]
-        if ok:
-            pending.answer.set_result(value)
-        else:
-            pending.answer.set_exception(_remote_error(node_id, value))
-        return True
-
-    def fail(self, reason: str, is_meant: Callable[[_PendingCall], bool]) -> None:
-        """Fail calls that no node will answer; each fails once."""
-        for answer in self._take(is_meant):
-            answer.set_exception(PeerLost(reason))
-
-    def forget(self, answer: Future[Any]) -> None:
-        """Drop a call that its caller has given up."""
-        self._take(lambda pending: pending.answer is answer)
-
-    def _take(self, is_meant: Callable[[_PendingCall], bool]) -> list[Future[Any]]:
-        with self._lock:
-            taken = [pending for pending in self._under_way.values() if is_meant(pending)]
-            for pending in taken:
-                del self._under_way[pending.number]
-        return [pending.answer for pending in taken]
-
-
-class Answers:
-    """The unanswered calls of other nodes, some of which have come before their handlers.
-
-    `send(node, number, body)` sends an answer.
-    """
-
-    def __init__(self, send: Callable[[int, int, Encoded], object], clock: Clock) -> None:
-        self._send = send
-        self._clock = clock
-        self._owed: dict[tuple[int, int], Future[Any] | None] = {}
-        self._early: dict[tuple[int, int], tuple[Deadline, CallArrived]] = {}
-        self._may_hold = True
-        self._lock = threading.Lock()
-
-    def hold(self, node_id: int, call: CallArrived) -> bool:
-        """Keep a call until `take`; return False if too many are kept, or this node is leaving."""
-        with self._lock:
-            has_room = self._may_hold and len(self._early) < MAX_EARLY
-            if has_room:
-                until = Deadline.after(REGISTRATION_S, self._clock)
-                self._early[node_id, call.number] = until, call
-            return has_room
-
-    def take(
-        self, is_meant: Callable[[Deadline, CallArrived], bool]
-    ) -> list[tuple[int, CallArrived]]:
-        """Take calls that were kept, in the order of their arrival; each is taken once."""
-        if not self._early:
-            return []
-        with self._lock:
-            taken = [place for place, kept in self._early.items() if is_meant(*kept)]
-            return [(place[0], self._early.pop(place)[1]) for place in taken]
-
-    def close(self) -> list[tuple[int, CallArrived]]:
-        """Take all calls, and keep no more."""
-        with self._lock:
-            self._may_hold = False
-        return self.take(lambda *_: True)
-
-    def begin(self, node_id: int, number: int) -> None:
-        """Record a call that a handler is about to answer."""
-        with self._lock:
-            self._owed[node_id, number] = None
-
-    def give(self, node_id: int, number: int, answer: Future[Any]) -> None:
-        """Send the answer of a handler as soon as its future is done."""
-        with self._lock:
-            if (node_id, number) not in self._owed:  # the caller is gone
-                return
-            self._owed[node_id, number] = answer
-        answer.add_done_callback(lambda done: self._reply(node_id, number, done))
-
-    def forget(self, node_id: int) -> None:
-        """Drop the calls of a node that is gone: their numbers may be reused."""
-        with self._lock:
-            for calls in (self._owed, self._early):
-                for place in [place for place in calls if place[0] == node_id]:
-                    del calls[place]
-
-    def has_any_for(self, nodes: Container[int]) -> bool:
         """Return whether one of these nodes waits for an answer that is done or being computed.
 
         An answer that a handler has deferred (a pending future) does not count: a collective
@@ -347,20 +298,35 @@ class Answers:
                 for (node, _), answer in self._owed.items()
             )
 
-    def _reply(self, node_id: int, number: int, answer: Future[Any]) -> None:
-        with self._lock:
-            if self._owed.get((node_id, number)) is not answer:
-                return
-        self._send(node_id, number, _encode_answer(answer))
-        with self._lock:
-            self._owed.pop((node_id, number), None)
+    def close(self) -> None:
+        self._workers.close()
+        self._collective_worker.close()
 
 
-def _encode_answer(answer: Future[Any]) -> Encoded:
+def _id_of(node: object) -> int:
+    """Return the id of a node as an int, which numpy's integers are not."""
+    if type(node) is not bool and isinstance(node, Integral):
+        return int(node)
+    raise ConfigError(
+        f"`node` is {shorten(node)}; the id of a node was expected, such as one of `router.peers`."
+    )
+
+
+def _copied(sent: Encoded) -> Any:
+    """Decode what a call or an answer holds; its arrays can be written to, as if received."""
+    return decode(sent.meta, [memoryview(bytearray(buffer)) for buffer in sent.buffers])
+
+
+class _PendingCall(NamedTuple):
+    node_id: int
+    answer: Future[Any]
+
+
+def _encode_answer(answer: Future[Any], by_hub: bool) -> Encoded:
     error = CancelledError() if answer.cancelled() else answer.exception()
     if error is None:
         try:
-            return encode_reply(True, answer.result())
+            return encode_reply(True, answer.result(), by_hub=by_hub)
         except CodecError as unsendable:
             error = unsendable
     return encode_reply(False, describe(error))

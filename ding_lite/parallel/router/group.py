@@ -16,7 +16,14 @@ from multiprocessing import parent_process
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from ding_lite.errors import CodecError, ConfigError, DeadlineExceeded, PeerLost, kind_of
+from ding_lite.errors import (
+    CodecError,
+    ConfigError,
+    DeadlineExceeded,
+    PeerLost,
+    TransportError,
+    kind_of,
+)
 from ding_lite.parallel.network.address import LOOPBACK, Address, is_loopback
 from ding_lite.parallel.network.interfaces import interface_beyond, interface_towards
 from ding_lite.runtime.messaging.collectives import COLLECTIVE
@@ -151,7 +158,8 @@ class Group:
     ) -> None:
         self.members = members
         """The ids of the nodes, in the order of their ranks."""
-        self._router = router
+        self.router = router
+        """The router of this node."""
         self._members_now = members_now
 
     def __len__(self) -> int:
@@ -163,14 +171,9 @@ class Group:
         return self.members if self._members_now is None else self._members_now()
 
     @property
-    def router(self) -> Router:
-        """The router of this node."""
-        return self._router
-
-    @property
     def is_member(self) -> bool:
         """Whether this node is a member."""
-        return self._router.node_id in self.members
+        return self.router.node_id in self.members
 
     @property
     def rank(self) -> int:
@@ -181,10 +184,10 @@ class Group:
         """
         if not self.is_member:
             raise ConfigError(
-                f"Node {self._router.node_id} is no member of the group {list(self.members)}, so "
+                f"Node {self.router.node_id} is no member of the group {list(self.members)}, so "
                 f"it has no rank there. Ask `group.is_member` first."
             )
-        return self.members.index(self._router.node_id)
+        return self.members.index(self.router.node_id)
 
     def barrier(self, *, timeout: float | None = COLLECTIVE_TIMEOUT_S) -> None:
         """Block until all members have called it.
@@ -207,19 +210,21 @@ class Group:
         """
         rank = self.rank
         name = f"group {','.join(map(str, self.members))}"
-        key = f"{name}, operation {self._router.collectives.next_round(name)}"
-        point = self._router.coordinator_of(self.members)
+        key = f"{name}, operation {self.router.collectives.next_round(name)}"
+        point = self.router.coordinator_of(self.members)
         try:
-            values = self._router.call(
+            values = self.router.call(
                 point, COLLECTIVE, key, [*self.members], rank, value, timeout=timeout
             )
-        except CodecError:
-            self._router.collectives.repeat_round(name)  # the others still wait for a value
+        except PeerLost:
+            raise
+        except (CodecError, TransportError):
+            self.router.collectives.repeat_round(name)  # the others still wait for a value
             raise
         except DeadlineExceeded as error:
             raise DeadlineExceeded(
                 f"Not all members of {key} have called within {timeout:g} s; node "
-                f"{self._router.node_id} waited. Did one of them fail, or call fewer collective "
+                f"{self.router.node_id} waited. Did one of them fail, or call fewer collective "
                 f"operations than the others?"
             ) from error
         if not isinstance(values, list):
@@ -266,7 +271,7 @@ class Group:
             PeerLost: By the returned function: a member has died, has left, or was too slow.
         """
         if len(self.members) == 1:
-            return _stay
+            return lambda tensor: None
         import torch
 
         distributed: Any = torch.distributed
@@ -349,9 +354,9 @@ class Group:
         """Return a store that all members share, and whether each has a GPU of its own."""
         import torch
 
-        answers = self.all_gather([_own_gpu(), self._router.host])
+        answers = self.all_gather([_own_gpu(), self.router.host])
         gpus = {gpu for gpu, _ in answers if gpu is not None}
-        own = _own_host(self._router.host, [host for _, host in answers])
+        own = _own_host(self.router.host, [host for _, host in answers])
         if (interface := interface_beyond(own)) is not None:
             suggest_environ("GLOO_SOCKET_IFNAME", interface)
         distributed: Any = torch.distributed
@@ -371,10 +376,6 @@ def check_group(group: object, role: str) -> None:
             f"`{role}` is {kind_of(group)}; a group of nodes was expected, such as "
             f'`World.current().group("learner")`.'
         )
-
-
-def _stay(tensor: Tensor) -> None:
-    """Return at once: the mean of one tensor is that tensor."""
 
 
 def _own_gpu() -> str | None:

@@ -211,10 +211,12 @@ class NodeRouter(JobView):
             self.traced.emitted(event, began_ns, sent)
 
     def publish(self, topic: str, tree: Any, *, to: str | Iterable[str] | None = None) -> None:
+        self._check_not_forked()
         slots = self._outbox.encode(check_topic(topic), tree)
         self._topics.offer(slots, None if to is None else check_patterns(to, of_receivers=True))
 
     def _publish_parts(self, parts: Sequence[CtxPart]) -> None:
+        self._check_not_forked()
         offers = [(self._slots(values), to) for values, to in parts]
         with self.links.lock:  # so that all of them go in one message
             for slots, to in offers:
@@ -230,9 +232,13 @@ class NodeRouter(JobView):
     def _is_reading(self) -> bool:
         return self._transport.is_calling
 
-    def _begin_wait(self, timeout: float | None) -> None:
+    def _check_not_forked(self) -> None:
+        # Before memory is written to that a forked process shares with its node.
         if isinstance(lock := cast(Any, self.links.lock), _LockOfParent):
             lock.__enter__()
+
+    def _begin_wait(self, timeout: float | None) -> None:
+        self._check_not_forked()
         if timeout is not None and timeout <= 0:
             return
         if self._is_reading():
@@ -290,7 +296,7 @@ class NodeRouter(JobView):
         return self._calls.ask(node, name, args, kwargs)
 
     def _give_up(self, answer: Future[Any]) -> None:
-        self._calls.pending.forget(answer)
+        self._calls.give_up(answer)
 
     # -- streams -----------------------------------------------------------------------------
 
@@ -413,7 +419,7 @@ class NodeRouter(JobView):
     def _end(self, state: State) -> None:
         self._transport.close()
         self.links.end()
-        self._calls.pending.fail("This node has left before a call was answered.", lambda _: True)
+        self._calls.fail("This node has left before a call was answered.", lambda _: True)
         self._reporter.close(state)
         self._topics.close()
         self._shared_sender.close()
@@ -439,4 +445,4 @@ class NodeRouter(JobView):
         return 0 if session is None or session.peer is None else session.peer.incarnation
 
     def _loads(self) -> tuple[int, int, int]:
-        return self._streams.num_sent, self._streams.num_waiting, len(self._calls.pending)
+        return self._streams.num_sent, self._streams.num_waiting, self._calls.num_pending

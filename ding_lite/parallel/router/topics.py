@@ -32,14 +32,17 @@ _KEY_ROOM = 8192
 
 
 class Outbox:
-    """Turn values of topics into slots that sessions keep until they are sent."""
+    """Turn values of topics into slots that sessions keep until they are sent.
+
+    Those that a hub `relays` have been checked by their sender; their keys have receivers, too.
+    """
 
     def __init__(
-        self, node_id: int, sender: SharedSender, clock: Clock, *, max_topics: float = MAX_TOPICS
+        self, node_id: int, sender: SharedSender, clock: Clock, *, relays: bool = False
     ) -> None:
         self._node_id = node_id
         self._sender = sender
-        self._max_topics = max_topics
+        self._relays = relays
         self._newest: dict[str, Any] = {}
         self._throttle = Throttle(logger, clock)
 
@@ -69,17 +72,28 @@ class Outbox:
         return slots
 
     def _slot(self, topic: str, value: Any) -> Any:
-        _check_topic(topic)
-        if topic not in self._newest and len(self._newest) >= self._max_topics:
-            raise CodecError(
-                f"{name_of(topic)} is one too many: a node publishes {self._max_topics:,} topics "
-                f"at most, the keys of its ctx included. Publish a dict under one topic."
-            )
+        if not self._relays:
+            self._check(topic)
         if _may_wait(value):
             return value
         name = f"ctx[{topic[len(CTX) :]!r}]" if topic.startswith(CTX) else topic
         encoded = encode(value, borrow=True, name=name, room=_KEY_ROOM)
         return self._sender.keep(topic, encoded) if encoded.buffers else encoded
+
+    def _check(self, topic: object) -> None:
+        """Refuse an invalid topic here, rather than on the transport's thread."""
+        if type(topic) is not str or len(topic) > LONGEST_TOPIC:
+            raise CodecError(
+                f"a topic, or a key of ctx that is sent, is a str of at most {LONGEST_TOPIC} "
+                f"characters, not {shorten(topic)}."
+            )
+        if not topic.isascii():
+            encode(topic, name="topic")
+        if topic not in self._newest and len(self._newest) >= MAX_TOPICS:
+            raise CodecError(
+                f"{name_of(topic)} is one too many: a node publishes {MAX_TOPICS:,} topics at "
+                f"most, the keys of its ctx included. Publish a dict under one topic."
+            )
 
     def newest(self, topic: str) -> Any:
         """Return the last value of a topic, or None; tensors are copies, arrays read-only."""
@@ -187,17 +201,6 @@ def _fault(topic: str, num_known: int) -> str | None:
     if num_known >= MAX_TOPICS:
         return f"and has sent {MAX_TOPICS:,} other topics before, which is the limit"
     return None
-
-
-def _check_topic(topic: object) -> None:
-    """Refuse an invalid topic here, rather than on the transport's thread."""
-    if type(topic) is not str or len(topic) > LONGEST_TOPIC:
-        raise CodecError(
-            f"a topic, or a key of ctx that is sent, is a str of at most {LONGEST_TOPIC} "
-            f"characters, not {shorten(topic)}."
-        )
-    if not topic.isascii():
-        encode(topic, name="topic")
 
 
 def _may_wait(value: Any) -> bool:

@@ -137,7 +137,8 @@ class Transport(Protocol):
         """
 
     def forget(self, link: Link) -> None:
-        """Drop the incomplete messages of a link; only within a call of the sink."""
+        """Drop the incomplete messages of a link, if any; only within a call of the sink."""
+        return
 
     def drop(self, link: Link) -> None:
         """Close a link to a peer that breaks the protocol; only within a call of the sink.
@@ -160,12 +161,15 @@ class Transport(Protocol):
         once if the transport cannot pump, or pumps already. A signal handler must not raise
         meanwhile, as a message may be lost.
         """
+        return
 
     def wake_pump(self) -> None:
         """Make the pumping thread check `ready` again; safe from any thread and at any time."""
+        return
 
     def end_pump(self) -> None:
         """End the current `pump`, or else the next one; safe from any thread and at any time."""
+        return
 
     def close(self) -> None:
         """Send the accepted messages, within a second, and end the thread.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -47,7 +47,6 @@ class Network:
         self._changed = threading.Condition(self._lock)
         self._listening: dict[str, InprocTransport] = {}
         self._wires: dict[Link, _Wire] = {}
-        self._at: defaultdict[InprocTransport, dict[Link, _Wire]] = defaultdict(dict)
         self._num_wires = 0
         self._cut: set[frozenset[int]] = set()
         self._held: set[tuple[int, int, Lane]] = set()
@@ -116,13 +115,10 @@ class Network:
     def _between(self, one: int, other: int) -> list[_Wire]:
         return [wire for wire in self._wires.values() if wire.nodes == {one, other}]
 
-    def _of(self, transport: InprocTransport) -> list[_Wire]:
-        return list(self._at[transport].values())
-
     def _remove(self, wire: _Wire) -> None:
         del self._wires[wire.link]
         for end in wire.ends:
-            del self._at[end][wire.link]
+            del end._wires[wire.link]
 
     def _connect_all(self) -> None:
         for wire in list(self._wires.values()):
@@ -142,7 +138,7 @@ class Network:
             listener._notify(lambda sink: sink.on_rejected(reason))
             return
         wire.listener, wire.was_up = listener, True
-        self._at[listener][wire.link] = wire
+        listener._wires[wire.link] = wire
         wire.pipes = {(end, lane): deque() for end in wire.ends for lane in Lane}
         wire.dialler._notify(lambda sink: sink.on_up(wire.link, wire.node_id))
 
@@ -150,7 +146,7 @@ class Network:
         if wire.listener is None:
             return
         listener, wire.listener = wire.listener, None
-        del self._at[listener][wire.link]
+        del listener._wires[wire.link]
         wire.pipes = {}
         wire.dialler._notify(lambda sink: sink.on_down(wire.link))
         listener._notify(lambda sink: sink.on_suspicion())
@@ -160,11 +156,10 @@ class Network:
         for name, listening in list(self._listening.items()):
             if listening is transport:
                 del self._listening[name]
-        for wire in self._of(transport):
+        for wire in list(transport._wires.values()):
             self._disconnect(wire)
             if wire.dialler is transport:
                 self._remove(wire)
-        self._at.pop(transport, None)
 
 
 @dataclass(eq=False)
@@ -193,7 +188,11 @@ class _Wire:
 
 
 class InprocTransport(Transport):
-    """Moves messages over the `inproc://` addresses of one network."""
+    """Moves messages over the `inproc://` addresses of one network.
+
+    It cannot pump: messages stay on its own thread. They are received whole, so there is nothing
+    to `forget`.
+    """
 
     def __init__(
         self,
@@ -208,6 +207,8 @@ class InprocTransport(Transport):
         self._peers = frozenset(peers)
         self._clock = clock
         self._changed = threading.Condition(network._lock)
+        self._wires: dict[Link, _Wire] = {}
+        """The links that are dialled here, and those from elsewhere that are up."""
         self._news: deque[_News] = deque()
         self._todo: deque[_News] = deque()
         self._throttle = Throttle(logger)
@@ -232,13 +233,13 @@ class InprocTransport(Transport):
             network._num_wires += 1
             token = f"{self._node_id}-{node_id}-{network._num_wires}"
             wire = _Wire(self, node_id, name, Link(token.encode()))
-            network._wires[wire.link] = network._at[self][wire.link] = wire
+            network._wires[wire.link] = self._wires[wire.link] = wire
             network._connect(wire)
 
     def redial(self, node_id: int, address: str) -> None:
         _name_of(address)
         with self._network._lock:
-            for wire in self._network._of(self):
+            for wire in list(self._wires.values()):
                 if wire.dialler is self and wire.node_id == node_id:
                     self._network._remove(wire)
                     if wire.listener is not None:
@@ -257,7 +258,7 @@ class InprocTransport(Transport):
 
     def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
         with self._network._lock:
-            wire = self._network._at[self].get(link)
+            wire = self._wires.get(link)
             if wire is None or wire.listener is None:
                 return False
             other = wire.opposite(self)
@@ -275,15 +276,6 @@ class InprocTransport(Transport):
     def is_calling(self) -> bool:
         return threading.current_thread() is self._thread
 
-    def pump(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Do nothing: messages stay on the transport's own thread."""
-
-    def wake_pump(self) -> None:
-        pass
-
-    def end_pump(self) -> None:
-        pass
-
     def close(self) -> None:
         with self._network._lock:
             if self._is_closing:
@@ -293,7 +285,7 @@ class InprocTransport(Transport):
         if self._thread is not None:
             self._thread.join()
         with self._network._lock:
-            wires = self._network._of(self)
+            wires = list(self._wires.values())
             for wire in wires:  # so that senders of unread messages do not wait
                 for lane in Lane:
                     wire.pipes.get((self, lane), deque()).clear()
@@ -306,7 +298,7 @@ class InprocTransport(Transport):
 
     def owner(self, link: Link) -> int | None:
         with self._network._lock:
-            wire = self._network._at[self].get(link)
+            wire = self._wires.get(link)
             if wire is None:
                 return None
             return wire.node_id if wire.dialler is self else wire.dialler._node_id
@@ -314,12 +306,9 @@ class InprocTransport(Transport):
     def brought_at(self, link: Link) -> float:
         return 0.0
 
-    def forget(self, link: Link) -> None:
-        """Do nothing: messages are received whole."""
-
     def drop(self, link: Link) -> None:
         with self._network._lock:
-            wire = self._network._at[self].get(link)
+            wire = self._wires.get(link)
             if wire is not None:
                 self._network._disconnect(wire)
                 self._network._connect(wire)
@@ -348,7 +337,7 @@ class InprocTransport(Transport):
 
     def _take_ready(self) -> list[_News]:
         found: dict[Lane, list[_News]] = {lane: [] for lane in Lane}
-        for wire in self._network._of(self):
+        for wire in self._wires.values():
             for lane, at_once in ((Lane.CONTROL, _READ_AT_ONCE), (Lane.BULK, 1)):
                 pipe = wire.pipes.get((self, lane))
                 sender = wire.opposite(self)._node_id if pipe else -1

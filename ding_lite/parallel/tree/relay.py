@@ -18,7 +18,6 @@ A hub stays after the end of its program until all nodes below it have left.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -205,7 +204,8 @@ class Relay(Routing):
             return None
         hops = self._table.relay_hops(peer)
         if hops and came.event != FINISH:  # each task emits FINISH itself
-            encoded = encode_event(RELAYED, (*origin, came.event, *came.args), came.kwargs)
+            args = (*origin, came.event, *came.args)
+            encoded = encode_event(RELAYED, args, came.kwargs, by_hub=True)
             self._flow.pass_on(encoded, came.number, source=peer, hops=hops)
         return origin.node, came
 
@@ -262,7 +262,7 @@ class Relay(Routing):
         if hop is None:
             outcome.set_result([_LOST, f"the job has no node {to}.", to])
             return outcome
-        request = encode_call(ONWARD, (to, origin, credits, body), {})
+        request = encode_call(ONWARD, (to, origin, credits, body), {}, by_hub=True)
 
         def send() -> None:
             self._calls.send(hop, ONWARD, request).add_done_callback(
@@ -295,7 +295,7 @@ class Relay(Routing):
         if node in self._links.sessions:
             return super().send_item(node, parcel)
         item_id = ItemId(self._spec.node_id, self._spec.incarnation, parcel.number)
-        item = QueuedItem(item_id, node, parcel.stream, parcel.in_flight, parcel.body)
+        item = QueuedItem(item_id, node, parcel.stream, int(parcel.in_flight), parcel.body)
         answer: Future[Any] = Future()
         self._keep(item).add_done_callback(lambda done: self._settle_item(answer, done, node))
         return answer
@@ -312,10 +312,8 @@ class Relay(Routing):
 
         def on_done(done: Future[Any]) -> None:
             answer = done.result()
-            is_own = (
-                answer[0] == _LOST and answer[-1] is None
-            )  # the next hop is lost, not the receiver
-            outcome.set_result(None if is_own else answer)
+            is_hop_lost = answer[0] == _LOST and answer[-1] is None
+            outcome.set_result(None if is_hop_lost else answer)
 
         self._pass_on(item.to, item.item_id.node_id, item.credits, item.body).add_done_callback(
             on_done
@@ -376,7 +374,8 @@ class Relay(Routing):
 
 
 def _address_key(origin: int, to: Sequence[str] | None, key: str) -> str:
-    return msgspec.json.encode((origin, to, key)).decode()
+    patterns = None if to is None else [*map(str, to)]  # of numpy's, too
+    return msgspec.json.encode((origin, patterns, key)).decode()
 
 
 def _lost(node: int) -> list[Any]:
@@ -406,7 +405,7 @@ class TreeRouter(NodeRouter):
     """A router that relays messages between its peers."""
 
     def _make_routing(self) -> Relay:
-        others = Outbox(self.node_id, self._shared_sender, self._clock, max_topics=math.inf)
+        others = Outbox(self.node_id, self._shared_sender, self._clock, relays=True)
         return Relay(self._spec, self.links, self._calls, self._streams, others, self._clock)
 
 

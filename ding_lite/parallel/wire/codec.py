@@ -51,7 +51,9 @@ class Tag:
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 """Types that msgpack has itself; the keys of a dict are of one of them too."""
 MAX_DEPTH = 16
-"""Limit of nested containers in an encoded value; one more in a message of several."""
+"""Limit of the nested containers of a value; a message has up to `MAX_AROUND` around it."""
+MAX_AROUND = 2
+"""Containers of a message around its values: its own, and one that a hub adds."""
 
 Value: TypeAlias = Any
 Node: TypeAlias = list[Any]
@@ -79,7 +81,9 @@ class Encoded(msgspec.Struct, frozen=True):
         return size + sum([buffer.nbytes for buffer in self.buffers]) if self.buffers else size
 
 
-def encode(tree: Any, *, borrow: bool = False, name: str = "value", room: int = 0) -> Encoded:
+def encode(
+    tree: Any, *, borrow: bool = False, name: str = "value", room: int = 0, around: int = 0
+) -> Encoded:
     """Encode a tree of values.
 
     The result is a snapshot: it shares no memory with the tree that can change. Of an array that
@@ -95,6 +99,7 @@ def encode(tree: Any, *, borrow: bool = False, name: str = "value", room: int = 
             not change until the bytes have been sent.
         name: The name of the tree in errors.
         room: Bytes of the meta to leave free for an envelope around this tree.
+        around: How many of the outermost containers are those of a message, and do not count.
 
     Raises:
         CodecError: A value cannot be sent; names its path in the tree. Nothing else is raised,
@@ -106,7 +111,7 @@ def encode(tree: Any, *, borrow: bool = False, name: str = "value", room: int = 
     """
     writer = _Writer(borrow)
     try:
-        node = writer.node(tree, 1)
+        node = writer.node(tree, 1 - around)
         packed = b"".join(writer.packed) if writer.packed else b""
         meta = _ENCODER.encode((len(packed), node))
         if len(meta) > MAX_META_BYTES - room:
@@ -115,7 +120,7 @@ def encode(tree: Any, *, borrow: bool = False, name: str = "value", room: int = 
         return Encoded(meta, buffers, writer.num_arrays)
     except Exception as error:  # noqa: BLE001 - what a foreign object raises may be anything
         is_leaf = isinstance(error, OverflowError | UnicodeEncodeError)  # msgspec says not which
-        refusal = _find(tree) if is_leaf else unreadable(error)
+        refusal = _find(tree, around) if is_leaf else unreadable(error)
         cause = refusal.__cause__ if is_leaf or refusal is error else error
         raise _error(refusal, name) from cause
 
@@ -353,9 +358,9 @@ def _too_large(size: int, room: int) -> Unsendable:
     )
 
 
-def _find(tree: Any) -> Unsendable:
+def _find(tree: Any, around: int) -> Unsendable:
     try:
-        _CheckingWriter(True).node(tree, 1)
+        _CheckingWriter(True).node(tree, 1 - around)
     except Exception as error:  # noqa: BLE001 - it is the caller's to raise
         return unreadable(error)
     return Unsendable("a tree that has changed meanwhile", "Send a copy.")
@@ -373,8 +378,10 @@ class _Reader(Unpacking):
     """Why the first record that cannot be built cannot; what follows it is read nevertheless."""
 
     def value(self, node: Value, depth: int) -> Value:
-        if depth > MAX_DEPTH + 1:
-            raise CodecError(f"There are more than {MAX_DEPTH + 1} containers within each other.")
+        if depth > MAX_DEPTH + MAX_AROUND:
+            raise CodecError(
+                f"There are more than {MAX_DEPTH + MAX_AROUND} containers within each other."
+            )
         kind = type(node)
         if kind is list:
             if not node or type(node[0]) is not Ext:

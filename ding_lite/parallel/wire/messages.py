@@ -12,13 +12,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
 from ding_lite.errors import CodecError, LabelError
 from ding_lite.parallel.wire.arrays import MAX_BUFFERS, MAX_PAYLOAD_BYTES, shorten
-from ding_lite.parallel.wire.codec import MAX_META_BYTES, Encoded, decode, encode
+from ding_lite.parallel.wire.codec import (
+    MAX_AROUND,
+    MAX_META_BYTES,
+    Encoded,
+    decode,
+    encode,
+)
 from ding_lite.runtime.messaging.labels import check_labels
 
 MAGIC = b"DING"
@@ -150,6 +156,8 @@ ITEM = "ding_lite.item"
 """The call that sends an item of a stream."""
 WITHDRAW = "ding_lite.withdraw"
 """The call that withdraws items."""
+_BATCH_ROOM = 16
+"""Bytes of a meta that are left for a batch around an event."""
 _HOP_ROOM = 1024
 """Bytes of a meta that are left for a batch, and for hubs, around an event, call or answer."""
 
@@ -229,13 +237,16 @@ Arrival: TypeAlias = (
 )
 
 
-def encode_event(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
-    """Encode an event, once for any number of peers, or a call."""
+def encode_event(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, by_hub: bool = False
+) -> Encoded:
+    """Encode an event, once for any number of peers, or a call; a hub puts others into its own."""
     if type(name) is not str or not name:
         raise CodecError(f"Events and calls have a non-empty str for a name, not {shorten(name)}.")
     return _encode(
         [name, kwargs or None, *args],
         lambda: {f"args[{index}]": value for index, value in enumerate(args)} | kwargs,
+        by_hub=by_hub,
     )
 
 
@@ -247,18 +258,24 @@ def encode_item(name: str, head: tuple[Any, ...], item: Any) -> Encoded:
     return _encode([name, None, *head, item], lambda: {"item": item})
 
 
-def encode_reply(ok: bool, value: Any) -> Encoded:
-    return _encode([ok, value], lambda: {"result": value})
+def encode_reply(ok: bool, value: Any, *, by_hub: bool = False) -> Encoded:
+    return _encode([ok, value], lambda: {"result": value}, by_hub=by_hub)
 
 
-def _encode(tree: list[Any], parts: Callable[[], dict[str, Any]]) -> Encoded:
-    """Encode a message; errors name the part of the user instead of its place in the message."""
+def _encode(
+    tree: list[Any], parts: Callable[[], dict[str, Any]], *, by_hub: bool = False
+) -> Encoded:
+    """Encode a message; errors name the part of the user instead of its place in the message.
+
+    What a hub adds has room in the message of every sender, so a hub can relay all that it gets.
+    """
+    room = _BATCH_ROOM if by_hub else _HOP_ROOM
     try:
-        return encode(tree, room=_HOP_ROOM)
+        return encode(tree, room=room, around=MAX_AROUND if by_hub else 1)
     except CodecError as error:
         refusal = error
     for name, part in parts().items():
-        encode(part, name=name)
+        encode(part, name=name, room=room)
     raise refusal
 
 
@@ -288,37 +305,28 @@ MAX_NUMBER = 2**62
 """Limit of event numbers in a greeting: 146,000 years at a million events a second."""
 MAX_NODES = 2**20
 """Limit of the nodes of a job, in a greeting."""
-_NUMBERS = {
-    "num_nodes": (0, MAX_NODES),
-    "first_kept": (1, MAX_NUMBER),
-    "seen_epoch": (0, 2**64 - 1),
-    "seen": (0, MAX_NUMBER),
-}
-_MOST_LABELS = 1024
-_LONGEST_TEXT = 1024
+_Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=1024)]
 
 
-def read_greeting(body: Any, node_id: int) -> dict[str, Any]:
-    labels = body.get("labels") if isinstance(body, dict) else None
-    if type(labels) is not list or not (
-        all(type(body.get(key)) is int for key in _NUMBERS)
-        and all(
-            type(text) is str and len(text) <= _LONGEST_TEXT
-            for text in [body.get("memory", ""), body.get("job", ""), *labels]
-        )
-    ):
-        raise CodecError(f"Node {node_id} greets in a way that this version does not understand.")
-    for key, (least, most) in _NUMBERS.items():
-        if not least <= body[key] <= most:
-            raise CodecError(
-                f"Node {node_id} greets with `{key}` {body[key]}; possible are {least} to {most}."
-            )
-    if len(labels) > _MOST_LABELS:
+class Greeting(msgspec.Struct, frozen=True):
+    """The body of a HELLO or WELCOME; docs/protocol.md says what the fields mean."""
+
+    num_nodes: Annotated[int, msgspec.Meta(ge=0, le=MAX_NODES)]
+    labels: Annotated[list[_Text], msgspec.Meta(max_length=1024)]
+    first_kept: Annotated[int, msgspec.Meta(ge=1, le=MAX_NUMBER)]
+    seen_epoch: Annotated[int, msgspec.Meta(ge=0)]
+    seen: Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
+    memory: _Text = ""
+    job: _Text = ""
+
+
+def read_greeting(envelope: Envelope) -> Greeting:
+    body = decode(envelope.meta, envelope.buffers)
+    try:  # a tensor would be taken for a mapping
+        greeting = msgspec.convert(body if type(body) is dict else None, Greeting)
+        check_labels(greeting.labels)
+    except (msgspec.ValidationError, LabelError) as error:
         raise CodecError(
-            f"Node {node_id} greets with {len(labels)} labels; the limit is {_MOST_LABELS}."
-        )
-    try:
-        check_labels(labels)
-    except LabelError as error:
-        raise CodecError(f"Node {node_id} greets with a wrong label: {error}") from error
-    return dict(body)
+            f"Node {envelope.src} greets in a way that this version does not understand: {error}"
+        ) from error
+    return greeting

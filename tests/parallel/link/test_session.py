@@ -13,7 +13,6 @@ from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from ding_lite.errors import CodecError
-from ding_lite.parallel.link.outbox import MAX_EVENTS
 from ding_lite.parallel.link.session import (
     ACK_S,
     BULK_BYTES,
@@ -319,15 +318,6 @@ def test_lasting_events_are_sent_once_to_every_incarnation_of_a_peer() -> None:
     assert pair.sides[1].events == ["lasting"]
 
 
-def test_messages_of_a_former_incarnation_are_dropped_and_counted(pair: Pair) -> None:
-    emit(pair.sides[1], 1)
-    pair.sides[1].say()
-    old = pair.sides[1].sent[Lane.CONTROL].pop()
-    [dropped] = pair.sides[0].session.take(replace(old, incarnation=7), 0.0)
-    assert isinstance(dropped, Dropped)
-    assert not dropped.is_fault
-
-
 def test_events_lost_with_a_connection_are_sent_again_and_are_no_fault_of_the_sender(
     pair: Pair,
 ) -> None:
@@ -360,25 +350,6 @@ def test_a_node_of_another_job_is_refused_where_both_are_named(
     else:
         here.greet(there.greeting(Kind.HELLO), 0.0)
     assert here.is_open is not is_refused
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        3,
-        {},
-        {"num_nodes": "2", "labels": [], "first_kept": 1, "seen_epoch": 0, "seen": 0},
-        {"num_nodes": 2, "labels": [3], "first_kept": 1, "seen_epoch": 0, "seen": 0},
-        {"num_nodes": 2, "labels": 3, "first_kept": 1, "seen_epoch": 0, "seen": 0},
-        {"num_nodes": True, "labels": [], "first_kept": 1, "seen_epoch": 0, "seen": 0},
-    ],
-)
-def test_a_greeting_that_makes_no_sense_is_refused(body: object) -> None:
-    side = Side(0)
-    hello = replace(Side(1).session.greeting(Kind.HELLO), meta=encode(body).meta)
-    with pytest.raises(CodecError, match="does not understand"):
-        side.session.greet(hello, 0.0)
-    assert not side.session.is_open
 
 
 @pytest.mark.parametrize("kind", [Kind.EVENT, Kind.STATE])
@@ -479,20 +450,3 @@ def test_nothing_bulky_overtakes_a_greeting() -> None:
     assert not hub.sent[Lane.BULK]
     pair.settle()
     assert leaf.ctx == {"weights": b"x" * 100_000}
-
-
-def test_a_peer_that_is_back_joins_again_in_the_same_incarnation(pair: Pair) -> None:
-    pair.cut()
-    pair.settle()
-    assert [a for a in pair.sides[0].arrived if isinstance(a, Joined)] == [
-        Joined(pair.sides[1].me, is_new_incarnation) for is_new_incarnation in (True, False)
-    ]
-
-
-def test_a_full_window_has_no_room() -> None:
-    session = Side(0).session
-    event = encode_event("n", (1,), {})
-    for _ in range(MAX_EVENTS):
-        assert session.events.has_room
-        session.events.post(event)
-    assert not session.events.has_room

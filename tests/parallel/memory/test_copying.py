@@ -50,8 +50,3 @@ def test_where_no_thread_can_start_one_copies_all(monkeypatch: pytest.MonkeyPatc
     place = np.zeros_like(source)
     copy_all([(place, source)])
     np.testing.assert_array_equal(place, source)
-
-
-def test_sizes_that_differ_are_an_error() -> None:
-    with pytest.raises(ValueError, match="broadcast"):
-        copy_all([(np.zeros(3, np.uint8), np.zeros(2, np.uint8))])

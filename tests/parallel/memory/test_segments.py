@@ -14,7 +14,6 @@ from ding_lite.errors import CodecError
 from ding_lite.parallel.memory.segments import (
     DIRECTORY,
     MIN_SLOTS,
-    Announcement,
     Overtaken,
     Published,
     SegmentReader,
@@ -207,12 +206,6 @@ class TestMistrust:
                 file.write(noise)
             with suppress(CodecError, Overtaken):
                 decode(*other.read(allocate))
-
-    def test_only_plain_announcements_are_followed(self) -> None:
-        with pytest.raises(CodecError, match="impossible name"):
-            SegmentReader(["ding_lite-x"])  # type: ignore[arg-type]
-        arrived = decode(encode(Announcement("ding_lite-x", 3)).meta, [])
-        assert arrived == Announcement("ding_lite-x", 3)
 
 
 class TestProcesses:

@@ -232,16 +232,6 @@ class TestProcesses:
 
 
 class TestSender:
-    def test_small_arrays_travel_as_bytes_of_their_own(self) -> None:
-        sender = SharedSender("test", 1)
-        arrays = [np.ones(3_000), np.ones(3)]
-        kept = sender.keep("w", encode(arrays, borrow=True))
-        for array in arrays:
-            array[:] = 2
-        assert isinstance(kept, Encoded)
-        assert all((array == 1).all() for array in decode(kept.meta, kept.buffers))
-        assert not segments(os.getpid())
-
     def test_after_the_end_values_are_kept_as_bytes(self) -> None:
         sender = SharedSender("test", 1)
         published = sender.keep("w", encode(full(1), borrow=True))

@@ -15,6 +15,7 @@ from ding_lite.parallel.network.address import (
     MAX_IPC_PATH,
     Address,
     PrivateDirectory,
+    check_listening,
     free_ports,
     is_loopback,
 )
@@ -78,6 +79,12 @@ def test_loopback_is_known_by_number_and_by_name() -> None:
         assert is_loopback(host)
     for host in ("", "*", "0.0.0.0", "::", "10.0.0.7", "192.168.1.2", "fe80::1%eth0", "no such"):
         assert not is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:50515", "[::1]", "tcp://127.0.0.1", "no such host"])
+def test_an_address_that_is_no_host_is_not_called_open_to_other_machines(host: str) -> None:
+    with pytest.raises(ConfigError, match=r"The host '.*' cannot be looked up: .* without a port"):
+        check_listening(Address("tcp", host), key_file=None)
 
 
 def test_free_ports_can_be_bound_and_are_all_different() -> None:

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
@@ -127,6 +128,11 @@ def test_malformed_topologies_are_refused(topology: Any, why: str) -> None:
     with pytest.raises(ConfigError) as caught:
         edges(topology, 3)
     assert why in str(caught.value)
+
+
+def test_edges_may_be_pairs_of_numpys_integers() -> None:
+    pairs: Any = np.array([[0, 1], [2, 1]])
+    assert edges(pairs, 3) == edges([*zip(*pairs.T, strict=True)], 3) == {(0, 1), (1, 2)}
 
 
 # -- the plan ------------------------------------------------------------------------------

@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 
 from ding_lite.distributed import World
-from ding_lite.errors import CodecError, ConfigError, DeadlineExceeded, PeerLost
+from ding_lite.errors import (
+    CodecError,
+    ConfigError,
+    DeadlineExceeded,
+    PeerLost,
+    TransportError,
+)
 from ding_lite.parallel.router.calls import NUM_WORKERS
 from ding_lite.runtime import current_router
 from ding_lite.testing import Cluster
@@ -85,6 +91,24 @@ def test_a_value_that_cannot_be_sent_may_be_replaced_by_another_one() -> None:
         return group.all_gather(group.rank, timeout=10.0)
 
     assert on_nodes(main, roles=ROLES) == [[0, 1, 2, 3]] * 4
+
+
+def test_an_operation_that_is_refused_on_the_reading_thread_may_be_called_elsewhere() -> None:
+    def main(world: World) -> list[object]:
+        router, group, refused = current_router(), world.group("node.*"), threading.Event()
+
+        def on_answer(_: object) -> None:
+            with pytest.raises(TransportError, match="would wait for another node on the thread"):
+                group.barrier()
+            refused.set()
+
+        router.register("here", lambda: None)
+        if group.rank == 1:
+            router.ask(0, "here").add_done_callback(on_answer)
+            assert refused.wait(10.0)
+        return group.all_gather(group.rank, timeout=5.0)
+
+    assert on_nodes(main, roles=ROLES[:2]) == [[0, 1]] * 2
 
 
 def test_each_member_gets_copies_of_the_values_that_were_given() -> None:

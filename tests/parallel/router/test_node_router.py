@@ -27,14 +27,17 @@ from ding_lite.errors import (
     RemoteError,
     TransportError,
 )
+from ding_lite.parallel.memory.segments import DIRECTORY, PREFIX
+from ding_lite.parallel.memory.shared_values import MIN_SHARED_BYTES
 from ding_lite.parallel.network.topology import NodeSpec
-from ding_lite.parallel.router import topics
-from ding_lite.parallel.router.calls import NUM_WORKERS
+from ding_lite.parallel.router import calls, topics
+from ding_lite.parallel.router.calls import NUM_WORKERS, REGISTRATION_S
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.supervise.node_process import node_of
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import Router, current_router, use_router
 from ding_lite.runtime.task import Task
+from ding_lite.testing import Cluster
 from tests.parallel.tcp import Recorder, ipc_specs
 from tests.threads import together
 
@@ -111,6 +114,7 @@ def test_a_peer_with_too_many_topics_is_not_given_more_room(
 ) -> None:
     monkeypatch.setattr(topics, "MAX_TOPICS", 3)
     router, other = start(2)
+    router._outbox._relays = True  # it checks nothing
     seen = other.subscribe("0", "1", "2", "3")
     for topic in ("0", "1", "2", "3"):
         router.publish(topic, topic)
@@ -335,6 +339,21 @@ def test_a_forked_process_cannot_use_the_router_and_is_a_node_of_its_own(start: 
     assert other.peers == (0,)
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize(
+    "publish", [lambda r, w: r.publish("w", w), lambda r, w: r.publish_ctx({"w": w})]
+)
+def test_a_forked_process_does_not_write_to_the_shared_memory_of_its_node(start, publish) -> None:
+    router, _ = start(2)
+    publish(router, np.zeros(MIN_SHARED_BYTES, np.uint8))
+    segments = [*DIRECTORY.glob(f"{PREFIX}*-{os.getpid()}-*")]
+    before = [path.read_bytes() for path in segments]
+    refusal = in_a_child(lambda: publish(router, np.ones(MIN_SHARED_BYTES, np.uint8)))
+    assert "TransportError: This process was forked from a node" in refusal
+    assert len(segments) == 1
+    assert [path.read_bytes() for path in segments] == before
+
+
 def test_ctrl_c_during_wait_ready_is_raised_without_a_lock(tmp_path: Path) -> None:
     """An exception in the signal handler could leave a lock held that `close` needs."""
     [spec, *_] = ipc_specs(tmp_path, 3, "mesh")
@@ -382,6 +401,22 @@ class TestCalls:
         routers[1].register("double", lambda number: 2 * number)
         assert [answer.result(10.0) for answer in early] == [0, 2, 4]
         assert not other.done()
+
+    def test_only_so_many_calls_wait_and_not_for_long(self, clock, monkeypatch) -> None:
+        monkeypatch.setattr(calls, "MAX_EARLY", 3)
+        with Cluster(2, clock=clock) as cluster:
+            early = [cluster.routers[0].ask(1, "double", number) for number in range(5)]
+            for answer in early[3:]:
+                with pytest.raises(RemoteError, match="NotRegistered on node 1"):
+                    answer.result(10.0)
+            assert not any(answer.done() for answer in early[:3])
+            cluster.routers[1].register("here", lambda: None)
+            for _ in range(int(REGISTRATION_S)):
+                clock.advance(1.0)
+                cluster.routers[0].call(1, "here")  # else they would lose each other
+            for answer in early[:3]:
+                with pytest.raises(RemoteError, match="no handler was registered in time"):
+                    answer.result(10.0)
 
     def test_an_unknown_name_is_refused_with_a_suggestion(self, start: Start) -> None:
         routers = start(2)

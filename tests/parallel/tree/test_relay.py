@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 from ding_lite.clock import Deadline
-from ding_lite.errors import DeadlineExceeded, PeerLost, RemoteError
+from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, RemoteError
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.group import World
 from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.parallel.wire.codec import MAX_DEPTH, MAX_META_BYTES
 from ding_lite.parallel.wire.messages import CallArrived, EventArrived, StateArrived
 from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.messaging.streams import UNCERTAIN_S
@@ -29,6 +30,7 @@ from tests.parallel.test_clusters import SEEDS
 
 ROLES = ["learner", "hub", "hub", "collector", "collector", "collector", "evaluator"]
 """Of seven nodes: 0 is the root, 1 the hub of 3 and 4, and 2 that of 5 and 6."""
+DEEP = json.loads("[" * MAX_DEPTH + "]" * MAX_DEPTH)
 
 
 class Recorder(tcp.Recorder):
@@ -83,6 +85,17 @@ def test_labels_choose_the_receivers_of_ctx_values_anywhere() -> None:
             recorders[node].wait_ctx(3, "seen", 7)
         assert [node for node in range(7) if recorders[node].ctx.get(6)] == [0]
         assert [node for node in range(7) if recorders[node].ctx.get(3)] == [4, 6]
+
+
+def test_a_value_for_many_labels_or_with_a_long_topic_passes_hubs() -> None:
+    with tree() as (cluster, _):
+        topic = 1024 * "t"
+        many = ["evaluator", *(f"collector.{number}" for number in range(100))]
+        subscriptions = [cluster.routers[6].subscribe(each) for each in ("goal", topic)]
+        cluster.routers[3].publish("goal", 1, to=many)
+        cluster.routers[0].publish(topic, 2)
+        for seen in subscriptions:
+            assert seen.wait(deadline=Deadline.after(10.0))
 
 
 def test_a_slow_branch_gets_the_newest_value() -> None:
@@ -155,6 +168,20 @@ def test_a_call_reaches_any_node_and_its_answer_returns() -> None:
         assert "in fail" in caught.value.remote_traceback
 
 
+@pytest.mark.parametrize("value", ["x" * (MAX_META_BYTES - 1024 - 36), DEEP], ids=["long", "deep"])
+def test_a_value_at_the_limits_crosses_several_hubs(value: object) -> None:
+    with tree() as (cluster, recorders):
+        cluster.routers[6].register("echo", lambda value: value)
+        assert cluster.routers[3].call(6, "echo", value) == value
+        cluster.routers[3].emit("found", value)
+        recorders[0].wait_events(1)
+        assert recorders[0].events == [(3, "found", (value,))]
+        assert cluster.routers[3].send("work", value, to="node.6", timeout=5.0)
+        item = cluster.routers[6].receive("work", timeout=15.0)
+        assert item is not None
+        assert item.value == value
+
+
 def test_a_call_over_a_lost_hub_raises_peer_lost(clock: ManualClock) -> None:
     with tree(clock=clock) as (cluster, recorders):
         asked = threading.Event()
@@ -164,6 +191,24 @@ def test_a_call_over_a_lost_hub_raises_peer_lost(clock: ManualClock) -> None:
         with pytest.raises(PeerLost, match="cannot be called: node 1 is not connected to node 0"):
             cluster.routers[3].call(0, "ask", timeout=5.0)
         cluster.network.heal()
+
+
+def test_receivers_and_limits_may_be_of_numpys_types() -> None:
+    with tree() as (cluster, _):
+        to, goal = np.array(["evaluator"]), cluster.routers[6].subscribe("goal")
+        cluster.routers[3].publish("goal", 1, to=to)
+        assert goal.wait(deadline=Deadline.after(10.0))
+        assert cluster.routers[3].send("work", (3, 0), to=to, in_flight=np.int64(1))  # type: ignore[arg-type]
+        assert take_all(cluster.routers[6], 1) == [(3, 0)]
+
+
+def test_a_node_may_be_any_whole_number_and_nothing_else() -> None:
+    with tree() as (cluster, _):
+        cluster.routers[6].register("double", lambda x: 2 * x)
+        assert cluster.routers[3].call(np.int64(6), "double", 2) == 4  # type: ignore[arg-type]
+        for node in ("6", 6.0, True, None, [6]):
+            with pytest.raises(ConfigError, match="the id of a node was expected"):
+                cluster.routers[3].call(node, "double", 2)  # type: ignore[arg-type]
 
 
 def test_a_call_to_an_unknown_node_raises_peer_lost() -> None:

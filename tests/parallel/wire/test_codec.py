@@ -165,15 +165,10 @@ def little(tree: Any) -> Any:
     return tree
 
 
-@settings(max_examples=150)
-@given(trees)
-def test_a_tree_arrives_as_it_was(tree: Any) -> None:
-    assert same(travel(tree), little(tree))
-
-
-@given(trees)
-def test_a_borrowed_tree_arrives_as_it_was(tree: Any) -> None:
-    assert same(travel(tree, borrow=True), little(tree))
+@settings(max_examples=200)
+@given(trees, st.booleans())
+def test_a_tree_arrives_as_it_was(tree: Any, borrow: bool) -> None:
+    assert same(travel(tree, borrow=borrow), little(tree))
 
 
 @given(st.dictionaries(st.text(max_size=8), trees, max_size=4))

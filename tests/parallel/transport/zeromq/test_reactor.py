@@ -184,13 +184,6 @@ def test_ctrl_c_ends_the_wait_for_an_event(start: Start) -> None:
         assert received.wait(10.0)
 
 
-def test_answers_to_calls_reach_the_waiting_thread(start: Start) -> None:
-    hub, leaf = start(2)
-    leaf.register("double", lambda number: 2 * number)
-    with hub.deferred_sigint.installed():
-        assert [hub.call(1, "double", number) for number in range(200)] == [*range(0, 400, 2)]
-
-
 def test_a_leading_thread_is_reported_as_waiting(start: Start) -> None:
     hub, leaf = start(2)
     begun = threading.Event()
