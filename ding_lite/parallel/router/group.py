@@ -195,8 +195,9 @@ class Group:
         Raises:
             DeadlineExceeded: A member did not call in time.
             PeerLost: A member has left the job.
+            ConfigError: Another member has called another collective operation.
         """
-        self.all_gather(None, timeout=timeout)
+        self._exchange("barrier", None, timeout)
 
     def all_gather(
         self, value: object, *, timeout: float | None = COLLECTIVE_TIMEOUT_S
@@ -206,33 +207,10 @@ class Group:
         Raises:
             DeadlineExceeded: A member did not call in time.
             PeerLost: A member has left the job.
+            ConfigError: Another member has called another collective operation.
             CodecError: The value cannot be encoded.
         """
-        rank = self.rank
-        name = f"group {','.join(map(str, self.members))}"
-        key = f"{name}, operation {self.router.collectives.next_round(name)}"
-        point = self.router.coordinator_of(self.members)
-        try:
-            values = self.router.call(
-                point, COLLECTIVE, key, [*self.members], rank, value, timeout=timeout
-            )
-        except PeerLost:
-            raise
-        except (CodecError, TransportError):
-            self.router.collectives.repeat_round(name)  # the others still wait for a value
-            raise
-        except DeadlineExceeded as error:
-            raise DeadlineExceeded(
-                f"Not all members of {key} have called within {timeout:g} s; node "
-                f"{self.router.node_id} waited. Did one of them fail, or call fewer collective "
-                f"operations than the others?"
-            ) from error
-        if not isinstance(values, list):
-            raise PeerLost(
-                f"Node {values} has left the job, so {key} cannot be completed. All members must "
-                f"call the same operations: end each `main` with a barrier."
-            )
-        return values
+        return self._exchange("all_gather", value, timeout)
 
     def broadcast(
         self, value: object, *, src: int = 0, timeout: float | None = COLLECTIVE_TIMEOUT_S
@@ -245,7 +223,8 @@ class Group:
             timeout: Seconds to wait for the others; `None` waits for ever.
 
         Raises:
-            ConfigError: `src` is no rank of the group.
+            ConfigError: `src` is no rank of the group, or another member has called another
+                collective operation, or named another `src`.
             DeadlineExceeded: A member did not call in time.
             PeerLost: A member has left the job.
         """
@@ -254,7 +233,39 @@ class Group:
                 f"`src` is {src!r}; the group {list(self.members)} has the ranks 0 to "
                 f"{len(self.members) - 1}."
             )
-        return self.all_gather(value if self.rank == src else None, timeout=timeout)[src]
+        own = value if self.rank == src else None
+        return self._exchange(f"broadcast(src={int(src)})", own, timeout)[src]
+
+    def _exchange(self, kind: str, value: object, timeout: float | None) -> list[Any]:
+        rank = self.rank
+        name = f"group {','.join(map(str, self.members))}"
+        key = f"{name}, operation {self.router.collectives.next_round(name)}"
+        point = self.router.coordinator_of(self.members)
+        try:
+            values = self.router.call(
+                point, COLLECTIVE, key, kind, [*self.members], rank, value, timeout=timeout
+            )
+        except PeerLost:
+            raise
+        except (CodecError, TransportError):
+            self.router.collectives.repeat_round(name)  # the others still wait for a value
+            raise
+        except DeadlineExceeded as error:
+            raise DeadlineExceeded(
+                f"Not all members of {key} have called within {timeout:g} s; node "
+                f"{self.router.node_id} waited. Did one of them fail, or call fewer collective "
+                f"operations than the others?"
+            ) from error
+        if isinstance(values, str):
+            raise ConfigError(
+                f"In {key}, {values}. All members must call the same operations in the same order."
+            )
+        if not isinstance(values, list):
+            raise PeerLost(
+                f"Node {values} has left the job, so {key} cannot be completed. All members must "
+                f"call the same operations: end each `main` with a barrier."
+            )
+        return values
 
     def averager(self, *, timeout: float = COLLECTIVE_TIMEOUT_S) -> Callable[[Tensor], None]:
         """Return a function that replaces a tensor in place by the mean over all members.

@@ -15,10 +15,11 @@ COLLECTIVE = "ding_lite.meet"
 
 
 class _Operation(NamedTuple):
+    kind: str
     members: list[int]
     values: dict[int, Any]
     """The values that have come, by rank."""
-    answer: Future[list[Any] | int]
+    answer: Future[list[Any] | int | str]
 
     def awaited(self, nodes: Set[int]) -> int | None:
         """Return a member that is one of these nodes and has not contributed."""
@@ -47,36 +48,42 @@ class Collectives:
             self._rounds[key] -= 1
 
     def contribute(
-        self, key: str, members: list[int], rank: int, value: object
-    ) -> Future[list[Any] | int]:
+        self, key: str, kind: str, members: list[int], rank: int, value: object
+    ) -> Future[list[Any] | int | str]:
         """Add a member's value; all members share one future.
 
-        It gets the values of all, by rank, or the number of a member that has left before.
+        It gets the values of all, by rank, or the number of a member that has left before, or a
+        sentence if the members have called operations of different kinds.
         """
         # It comes from a peer, and a wrong one that is kept would fail when a node leaves.
         if not (
             isinstance(key, str)
+            and isinstance(kind, str)
             and isinstance(members, list)
             and {int}.issuperset(map(type, members))
             and type(rank) is int
         ):
             raise CodecError(
-                "A collective operation has a key, the ids of its members, and a rank."
+                "A collective operation has a key, a kind, the ids of its members, and a rank."
             )
         with self._lock:
-            operation = self._open.setdefault(key, _Operation(members, {}, Future()))
-            expected, values, answer = operation
+            operation = self._open.setdefault(key, _Operation(kind, members, {}, Future()))
+            of_others, expected, values, answer = operation
             if members != expected or rank in values or not 0 <= rank < len(members):
                 raise ConfigError(
                     f"Rank {rank} of {len(members)} came twice, or does not belong, to {key}. Do "
                     f"all members call the same collective operations in the same order?"
                 )
             values[rank] = value
-            gone = operation.awaited(self._gone)
-            if len(values) < len(members) and gone is None:
+            found: list[Any] | int | str | None = operation.awaited(self._gone)
+            if kind != of_others:
+                found = f"node {members[rank]} calls `{kind}`, and others call `{of_others}`"
+            elif found is None and len(values) == len(members):
+                found = [values[k] for k in range(len(members))]
+            if found is None:
                 return answer
             del self._open[key]
-        answer.set_result([values[k] for k in range(len(members))] if gone is None else gone)
+        answer.set_result(found)
         return answer
 
     def joined(self, node: int) -> None:

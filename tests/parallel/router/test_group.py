@@ -53,6 +53,22 @@ def test_broadcast_returns_the_value_of_one_member() -> None:
     assert on_nodes(main, roles=ROLES) == ["from 2"] * 4
 
 
+@pytest.mark.parametrize("other", ["barrier", "broadcast"])
+def test_members_that_call_different_operations_are_told_both(other: str) -> None:
+    def main(world: World) -> str:
+        group = world.group([0, 1])
+        kind = ("all_gather", other)[world.node_id]
+        arguments = () if kind == "barrier" else (1,)
+        with pytest.raises(ConfigError, match="must call the same operations") as raised:
+            getattr(group, kind)(*arguments)
+        assert group.all_gather(world.node_id) == [0, 1]
+        return str(raised.value)
+
+    for text in on_nodes(main, roles=["learner", "collector"]):
+        assert "all_gather" in text
+        assert other in text
+
+
 def test_a_barrier_blocks_until_all_members_have_called() -> None:
     arrived: list[int] = []
 
