@@ -72,7 +72,7 @@ class JobPlan:
             )
         own = settings or Settings()
         topology = topology if topology is not None else own.topology or "mesh"
-        self.num_nodes = num_nodes
+        self.num_nodes = num_nodes = int(num_nodes)
         self.settings = own
         self.protocol = protocol or own.protocol or "ipc"
         self.address = address or own.address

@@ -142,6 +142,10 @@ def specs(**plan: Any) -> tuple[NodeSpec, ...]:
     return JobPlan(**plan).specs(FakeDirectory())
 
 
+def test_a_number_of_nodes_of_numpy_is_that_number() -> None:
+    assert [type(spec.num_nodes) for spec in specs(num_nodes=np.int64(2))] == [int, int]
+
+
 def test_explicit_arguments_win_over_the_environment() -> None:
     settings = Settings(topology="star", protocol="tcp", labels=("big",))
     [zero, one, two] = specs(num_nodes=3, settings=Settings(topology="star", labels=("big",)))
