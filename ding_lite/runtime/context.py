@@ -212,6 +212,8 @@ class Context(dict[str, Any]):
     def setdefault(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, after setting it to `default` if it is not set."""
         if key in _GUARDED or type(key) is not str or key[:1] == "_":
+            if type(key) is not str:
+                return self.setdefault(plain_key(key), default)
             if key not in _RUNTIME:
                 self._refuse(key)
             return self[key]
@@ -237,7 +239,9 @@ class Context(dict[str, Any]):
             ContextError: A key is no string, or the name of a method.
         """
         for key in keys:
-            if not isinstance(key, str) or key in _METHODS:
+            if type(key) is not str:
+                key = plain_key(key)
+            if key in _METHODS:
                 self._refuse(key)
             if key not in _RUNTIME:
                 self._shared.kept[key] = None
@@ -272,17 +276,17 @@ class Context(dict[str, Any]):
                 self._shared.latch.set()
         elif key == "total_step" and value == self["total_step"]:
             pass  # copying a ctx onto itself or its twin does not set the count
+        elif type(key) is not str:
+            self[plain_key(key)] = value
         else:
             self._refuse(key)
 
-    def _refuse(self, key: Any) -> NoReturn:
+    def _refuse(self, key: str) -> NoReturn:
         if key == "total_step":
             raise ContextError(
                 f"`ctx.total_step` is counted by the task (now {self[key]}) and cannot be set. "
                 f"Count your own steps under another key, such as `ctx.env_step`."
             )
-        if not isinstance(key, str):
-            raise ContextError(f"A key of ctx is a string, not {key!r}, {kind_of(key)}.")
         if key.startswith("_"):
             raise ContextError(
                 f"`ctx.{key}` cannot be set: names that begin with `_` are the runtime's. "
@@ -344,6 +348,13 @@ def _restore(items: dict[str, Any], kept: Iterable[str], finish: bool) -> Contex
     if finish:
         ctx.finish = True
     return ctx
+
+
+def plain_key(key: object) -> str:
+    """Return a key as a plain string: nodes cannot send a member of a StrEnum, for one."""
+    if not isinstance(key, str):
+        raise ContextError(f"A key of ctx is a string, not {key!r}, {kind_of(key)}.")
+    return str.__str__(key)
 
 
 def is_key(name: str) -> bool:

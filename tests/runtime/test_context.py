@@ -13,6 +13,7 @@ from hypothesis import given, strategies as st
 from ding_lite.clock import Deadline
 from ding_lite.errors import ContextError, DeadlineExceeded, DingLiteError
 from ding_lite.runtime.context import Context, Lineage, ParallelContext, latch_of
+from ding_lite.runtime.task import Task
 from ding_lite.testing.clock import ManualClock
 
 KEYS = st.text("abcxyz", min_size=1, max_size=3).filter(lambda key: not hasattr(dict, key))
@@ -91,6 +92,8 @@ def test_private_names_and_other_types_of_key_are_refused() -> None:
         Context()[3] = 1  # type: ignore[index]
     with pytest.raises(ContextError, match=r"a string, not \['a', 'b'\], a list"):
         ctx.keep(["a", "b"])  # type: ignore[arg-type]
+    with pytest.raises(ContextError, match=r"a string, not \['a', 'b'\], a list"):
+        Task().share(["a", "b"])  # type: ignore[arg-type]
 
 
 def test_total_step_is_the_runtime_s_to_write() -> None:

@@ -315,7 +315,7 @@ class Router(ABC):
             DeadlineExceeded: No receiver had room in time.
             CodecError: The item cannot be encoded.
         """
-        check_name(stream, "a stream")
+        stream = check_name(stream, "a stream")
         check_all(whole(1, in_flight=in_flight))
         began_ns, number, at_ns = self.traced.now(), 0, 0
 
@@ -356,7 +356,7 @@ class Router(ABC):
             ConfigError: The stream is no name.
             DeadlineExceeded: No item arrived in time.
         """
-        check_name(stream, "a stream")
+        stream = check_name(stream, "a stream")
         return self._streams.receive(stream, timeout=timeout, until=self._checked(until, timeout))
 
     # -- waiting ---------------------------------------------------------------------------------

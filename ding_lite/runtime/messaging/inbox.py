@@ -67,10 +67,11 @@ class Receiver(Protocol):
         ...
 
 
-def check_name(name: object, of: str) -> None:
-    """Raise ConfigError unless this can be the name of an event or a stream, which `of` says."""
+def check_name(name: object, of: str) -> str:
+    """Return the name of an event or a stream, which `of` says; raise ConfigError for no name."""
     if not isinstance(name, str) or not name:
         raise ConfigError(f"The name of {of} is a non-empty string, not {name!r:.80}.")
+    return str.__str__(name)  # that of a StrEnum could not be sent
 
 
 def check_listener(event: str, fn: object) -> None:

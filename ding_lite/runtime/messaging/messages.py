@@ -16,7 +16,14 @@ from typing import Any, NamedTuple
 
 from ding_lite.clock import Clock, Deadline, QuietCondition
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, did_you_mean
-from ding_lite.runtime.context import LOCAL_KEYS, Context, Latch, ParallelContext, share_latch
+from ding_lite.runtime.context import (
+    LOCAL_KEYS,
+    Context,
+    Latch,
+    ParallelContext,
+    plain_key,
+    share_latch,
+)
 from ding_lite.runtime.messaging.inbox import FINISH, Progress, check_listener, check_name
 from ding_lite.runtime.messaging.labels import check_patterns
 from ding_lite.runtime.messaging.router import Router
@@ -115,7 +122,7 @@ class Messages:
         only_local: bool,
         only_remote: bool,
     ) -> None:
-        check_name(event, "an event")
+        event = check_name(event, "an event")
         if only_local and only_remote:
             raise ConfigError(
                 "`only_local` and `only_remote` together would reach no node; give one of them."
@@ -241,7 +248,8 @@ class Messages:
 
     def share(self, keys: tuple[str, ...], to: str | Iterable[str] | None) -> None:
         """Send these keys, and no unshared ones, to the nodes that patterns match."""
-        self._shares.append((keys, None if to is None else check_patterns(to, of_receivers=True)))
+        patterns = None if to is None else check_patterns(to, of_receivers=True)
+        self._shares.append((tuple(map(plain_key, keys)), patterns))
 
     def publish(self, ctx: Context) -> None:
         if self.is_aside():

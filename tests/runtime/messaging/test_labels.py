@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from enum import StrEnum
 from itertools import product
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import assume, example, given, strategies as st
 
 from ding_lite.errors import LabelError
+from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.labels import (
     check_labels,
     check_patterns,
@@ -19,6 +21,7 @@ from ding_lite.runtime.messaging.labels import (
 )
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.task import Task
+from ding_lite.testing import Cluster
 
 LABELS = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,8}", fullmatch=True)
 ODD = [" ", "", "a b", "a\n", "-a", ".a", "a*", "größe", "a,b", "a+b", "a/b", "#", "a\x00"]
@@ -227,3 +230,47 @@ def test_roles_are_a_list_of_labels_for_each_node() -> None:
 )
 def test_a_node_is_named_by_its_roles_or_else_by_what_the_user_has_added(labels, name) -> None:
     assert describe_node(0, labels) == name
+
+
+class Name(StrEnum):
+    LEARNER = "learner"
+    COLLECTOR = "collector"
+    NEWS = "news"
+
+
+def test_members_of_a_str_enum_name_everything_between_nodes() -> None:
+    def main() -> list[object]:
+        received: list[object] = []
+        with Task() as task:
+            router = task.router
+
+            def tell(ctx: Context) -> None:
+                if ctx.total_step == 0:
+                    ctx[Name.NEWS] = "a key"
+                    return
+                router.publish(Name.NEWS, "a topic")
+                task.send(Name.NEWS, "an item", to=Name.COLLECTOR)
+                task.emit(Name.NEWS, "an event", only_remote=True)
+                task.wait_for("the end")
+
+            def hear(ctx: Context) -> None:
+                newest, item = task.wait_parallel_ctx(), task.receive(Name.NEWS)
+                topic = router.subscribe(Name.NEWS)
+                topic.wait()
+                assert newest is not None
+                assert item is not None
+                received.extend([newest.news, item.value, topic.newest["news"]])
+                task.wait_for("the end")
+
+            def end(what: str) -> None:
+                received.append(what)
+                task.finish = True
+
+            task.on(Name.NEWS, end).share(Name.NEWS, to=Name.COLLECTOR)
+            task.at(Name.LEARNER).use(tell)
+            task.at(Name.COLLECTOR).use(hear)
+            task.run()
+        return received
+
+    with Cluster(2, roles=[Name.LEARNER, {Name.COLLECTOR}], labels=Name.NEWS) as cluster:
+        assert cluster.run(main)[1] == ["a key", "an item", "a topic", "an event"]
