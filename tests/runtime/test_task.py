@@ -548,5 +548,7 @@ class TestSeveralNodes:
     def test_waiting_for_other_nodes_alone_is_refused(self) -> None:
         with pytest.raises(ConfigError, match=r"this task runs alone"):
             Task().wait_parallel_ctx()
+        with pytest.raises(ConfigError, match=r"`newer_than` is \['x'\]; a dict of keys with"):
+            Task().wait_parallel_ctx(["x"])  # type: ignore[arg-type]
         with Task(attach_callback=print) as task, pytest.raises(ConfigError, match=r"runs alone"):
             task.use(boom).run(max_step=1)

@@ -17,7 +17,7 @@ from weakref import ref
 from ding_lite.errors import ConfigError, MiddlewareError
 from ding_lite.interruption import is_for_program, refuse_exit
 from ding_lite.runtime.messaging.subscription import CTX, Subscription
-from ding_lite.runtime.middleware import name_of
+from ding_lite.runtime.middleware import MiddlewareShape, name_of, shape_of
 
 FINISH = "finish"
 """The event that the job has ended; it follows from a task's latch, and stays in force."""
@@ -80,6 +80,12 @@ def check_listener(event: str, fn: object) -> None:
         raise ConfigError(
             f"A listener of `{event}` is a function, not {fn!r}. "
             f"Give the function itself, without calling it."
+        )
+    if shape_of(fn) is not MiddlewareShape.FUNCTION:
+        raise ConfigError(
+            f"A listener of `{event}` is a plain function, and `{name_of(fn)}` a "
+            f"{shape_of(fn).value}, of which nothing would run. Await in a middleware instead, "
+            f"which calls `task.wait_for`."
         )
 
 

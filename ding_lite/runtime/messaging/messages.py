@@ -265,6 +265,11 @@ class Messages:
         self, newer_than: Mapping[str, Any], timeout: float | None
     ) -> ParallelContext | None:
         """Block until other nodes have sent values newer than these, or the job ends."""
+        if not isinstance(newer_than, Mapping):
+            raise ConfigError(
+                f"`newer_than` is {newer_than!r:.80}; a dict of keys with the newest known values "
+                f"was expected, such as `{{'train_iter': 0}}`."
+            )
         self.subscribe()
         router, latch = self.router, self._latch
         deadline = Deadline.after(timeout, self._clock)

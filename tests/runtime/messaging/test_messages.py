@@ -121,12 +121,16 @@ def test_once_listens_once_and_off_removes_a_listener() -> None:
             task.off("event")
 
 
+async def _read() -> None: ...
+
+
 @pytest.mark.parametrize(
     ("event", "fn", "message"),
     [
         ("", print, "a non-empty string, not ''"),
         (3, print, "a non-empty string, not 3"),
         ("e", None, "A listener of `e` is a function, not None"),
+        ("e", _read, "A listener of `e` is a plain function, and `read` a coroutine, of which"),
     ],
 )
 def test_a_wrong_subscription_is_refused(event: str, fn: Any, message: str) -> None:
