@@ -420,8 +420,10 @@ def test_the_configs_own_checks_follow() -> None:
 
 
 def test_only_a_dataclass_is_a_config_and_only_a_mapping_becomes_one() -> None:
-    with pytest.raises(ConfigError, match=r"Schedule.* is no dataclass"):
-        as_config(Schedule, {})
+    not_classes: list[Any] = [Schedule, Config()]
+    for config_type in not_classes:
+        with pytest.raises(ConfigError, match=r"`config_type` is .*; a dataclass itself was exp"):
+            as_config(config_type, {})
     wrong: list[Any] = [None, 3, "lr", [("lr", 1)], Config()]
     for values in wrong:
         with pytest.raises(
