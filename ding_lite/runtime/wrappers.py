@@ -185,7 +185,8 @@ class StepTimer:
 
 
 def _write_to_stderr(text: str) -> None:
-    sys.stderr.write(text)
+    if sys.stderr is not None:  # a service may have none
+        sys.stderr.write(text)
 
 
 class Trace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import threading
@@ -237,6 +238,8 @@ def test_the_table_goes_to_standard_error_every_step_by_default(clock, capsys) -
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("step timer, ") == 3
+    with contextlib.redirect_stderr(None):  # as in a service
+        timed(StepTimer(), lasting(clock, "train", 1.0), steps=3)
 
 
 def test_the_means_go_to_the_metrics_in_milliseconds(clock: ManualClock) -> None:
