@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context as Variables, copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
-from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, NamedTuple, Protocol
 
 from ding_lite.cancellation import CancelScope, Wait
@@ -231,7 +231,7 @@ class Executor:
         if isinstance(out, GeneratorType):
             return _to_yield(out)
         if not isinstance(out, CoroutineType | AsyncGeneratorType):
-            if isinstance(out, FunctionType):
+            if callable(out) and hasattr(out, "__name__"):  # also an object that is a middleware
                 refuse_function(out)
             return None
         if self.loop.is_here:

@@ -12,7 +12,6 @@ import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
-from types import FunctionType
 from typing import Any, NoReturn
 
 from ding_lite.errors import MiddlewareError, kind_of
@@ -177,9 +176,9 @@ def _check_signature(fn: Middleware) -> None:
         raise MiddlewareError(f"{needs}, as a middleware must be. {mend}") from None
 
 
-def refuse_function(out: FunctionType) -> NoReturn:
+def refuse_function(out: Any) -> NoReturn:
     """Raise the error for a middleware that has made a function instead of running a step."""
-    *_, factory, name = ["", *out.__qualname__.split(".<locals>.")]
+    *_, factory, name = ["", *getattr(out, "__qualname__", out.__name__).split(".<locals>.")]
     call = f"`task.use({factory}(...))`" if factory else "`task.use(factory(...))`"
     raise MiddlewareError(
         f"A middleware returned the function `{name}`, which nothing calls. If it is a factory, "

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from ding_lite import middleware as mw
 from ding_lite.errors import MiddlewareError
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import (
@@ -110,11 +111,12 @@ def test_a_factory_of_one_argument_that_was_not_called_is_refused_in_its_first_s
 
         return _evaluate
 
-    with (
-        Task(async_mode=async_mode).use(make_evaluate) as task,
-        pytest.raises(MiddlewareError, match=r"call it: `task\.use\(make_evaluate\(\.\.\.\)\)`"),
-    ):
-        task.run(max_step=1)
+    for factory, call in ((make_evaluate, "make_evaluate"), (mw.count_collected, "factory")):
+        with (
+            Task(async_mode=async_mode).use(factory) as task,
+            pytest.raises(MiddlewareError, match=rf"call it: `task\.use\({call}\(\.\.\.\)\)`"),
+        ):
+            task.run(max_step=1)
 
 
 def test_a_coroutine_that_was_called_already_is_refused() -> None:
