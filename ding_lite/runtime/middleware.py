@@ -10,8 +10,13 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    suppress,
+)
 from typing import Any, NoReturn
 
 from ding_lite.errors import MiddlewareError, kind_of
@@ -178,7 +183,8 @@ def _check_signature(fn: Middleware) -> None:
 
 def refuse_function(out: Any) -> NoReturn:
     """Raise the error for a middleware that has made a function instead of running a step."""
-    *_, factory, name = ["", *getattr(out, "__qualname__", out.__name__).split(".<locals>.")]
+    qualified: str = getattr(out, "__qualname__", out.__name__)
+    *_, factory, name = ["", *qualified.split(".<locals>.")]
     call = f"`task.use({factory}(...))`" if factory else "`task.use(factory(...))`"
     raise MiddlewareError(
         f"A middleware returned the function `{name}`, which nothing calls. If it is a factory, "
@@ -295,20 +301,12 @@ async def _async_halves(
     refuse_second_yield(name)
 
 
-class _Asynchronous:
-    """Makes a synchronous context manager usable by `async with`."""
-
-    def __init__(self, manager: AbstractContextManager[Any]) -> None:
-        self._manager = manager
-
-    async def __aenter__(self) -> Any:
-        return self._manager.__enter__()
-
-    async def __aexit__(self, *raised: Any) -> bool | None:
-        return self._manager.__exit__(*raised)
-
-
-def _asynchronous(manager: Any) -> AbstractAsyncContextManager[Any]:
+@asynccontextmanager
+async def _asynchronous(manager: Any) -> AsyncIterator[None]:
+    """Enter a context manager by `async with`, also a synchronous one."""
     if isinstance(manager, AbstractAsyncContextManager):
-        return manager
-    return _Asynchronous(manager)
+        async with manager:
+            yield
+    else:
+        with manager:
+            yield
