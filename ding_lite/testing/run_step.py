@@ -3,6 +3,7 @@
 # ruff: noqa: ANN401 - it stands in for a Context, with values of any type
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -160,34 +161,20 @@ class _RecordingContext(Context):
         super().keep(*keys)
 
 
-class _RecordingMetrics(dict[str, Any]):
+class _RecordingMetrics(UserDict[str, Any]):
     """The metrics of a step; records written metrics, and whether any are read."""
 
     def __init__(self, values: dict[str, Any], note: Callable[[str | None], None]) -> None:
-        super().__init__(values)
+        self.data = dict(values)
         self._note = note
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._note(name)
-        super().__setitem__(name, value)
-
-    def update(self, *values: Any, **named: Any) -> None:
-        for name, value in dict(*values, **named).items():
-            self[name] = value
+        self.data[name] = value
 
     def __delitem__(self, name: str) -> None:
         self._note(name)
-        super().__delitem__(name)
-
-    def setdefault(self, name: str, default: Any = None) -> Any:
-        if name not in self:
-            self[name] = default
-        return self[name]
-
-    def pop(self, name: str, *default: Any) -> Any:
-        if name in self:
-            self._note(name)
-        return super().pop(name, *default)
+        del self.data[name]
 
     if not TYPE_CHECKING:  # mypy wants the type of `|`
 
@@ -197,28 +184,12 @@ class _RecordingMetrics(dict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         self._note(None)
-        return super().__getitem__(name)
+        return self.data[name]
 
     def __contains__(self, name: object) -> bool:
         self._note(None)
-        return super().__contains__(name)
+        return name in self.data
 
     def __iter__(self) -> Iterator[str]:
         self._note(None)
-        return super().__iter__()
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self._note(None)
-        return super().get(name, default)
-
-    def keys(self) -> Any:
-        self._note(None)
-        return super().keys()
-
-    def items(self) -> Any:
-        self._note(None)
-        return super().items()
-
-    def values(self) -> Any:
-        self._note(None)
-        return super().values()
+        return iter(self.data)

@@ -93,7 +93,7 @@ def test_metrics_are_read_when_they_are_looked_at() -> None:
     assert record == StepRecord(reads={"metrics"})
 
     def look(ctx: Context) -> None:
-        ctx.metrics.keys()
+        list(ctx.metrics.keys())
 
     assert run_step(look)[1] == StepRecord(reads={"metrics"})
 
