@@ -14,17 +14,18 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from contextvars import Context as Variables, copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ding_lite.cancellation import CancelScope, Wait
 from ding_lite.errors import MiddlewareError
 from ding_lite.interruption import is_of_a_signal
 from ding_lite.runtime.context import Context
+from ding_lite.runtime.messaging.messages import Messages
 from ding_lite.runtime.middleware import (
     Middleware,
     name_of,
@@ -43,18 +44,6 @@ WARN_AFTER_S = 10.0
 
 OpenGenerator = Generator[Any, Any, Any]
 """A middleware that is suspended at its `yield` until the way out."""
-
-
-class Wakeup(Protocol):
-    """Work for the thread that waits at the barrier; `Messages` is one."""
-
-    def notifies(self, notify: Callable[[], None]) -> AbstractContextManager[None]:
-        """Call `notify()`, from any thread, whenever there is something to deliver."""
-        ...
-
-    def deliver(self) -> None:
-        """Do the work that `notify` announced, on this thread."""
-        ...
 
 
 class LoopThread:
@@ -289,23 +278,23 @@ class StepBarrier:
         else:
             self._executor.workers.submit(partial(variables.run, self._call, index, fn))
 
-    def wait(self, wakeup: Wakeup | None = None) -> list[MiddlewareOutcome]:
+    def wait(self, messages: Messages | None = None) -> list[MiddlewareOutcome]:
         """Wait until all have ended; if one fails, the waits of the others end with it.
 
-        Return one outcome for each, in the order of their start, and one more for each exception
-        that the wakeup raised meanwhile.
+        `messages` are delivered meanwhile. Return one outcome for each, in the order of their
+        start, and one more for each exception of a listener.
         """
         ended, extra = self.ended, list[MiddlewareOutcome]()
         notify = partial(self._done.put, None)
 
         try:
-            with wakeup.notifies(notify) if wakeup else nullcontext(), Wait(notify) as wait:
+            with messages.notifies(notify) if messages else nullcontext(), Wait(notify) as wait:
                 while len(ended) < len(self._names):
                     if self._is_failing or wait.is_over:
                         self._cancel_all()
                     item = self._next()
                     if item is None:
-                        error = self._answer(wakeup)
+                        error = self._deliver(messages)
                         extra += [MiddlewareOutcome("event", None, error)] if error else []
                         continue
                     index, value, error = item
@@ -337,11 +326,11 @@ class StepBarrier:
             )
             return self._done.get()
 
-    def _answer(self, wakeup: Wakeup | None) -> BaseException | None:
+    def _deliver(self, messages: Messages | None) -> BaseException | None:
         try:
-            if wakeup is not None:
+            if messages is not None:
                 with self._executor.scope.entered():
-                    wakeup.deliver()
+                    messages.deliver()
         except (Exception, SystemExit) as error:
             if not isinstance(error, Exception) and is_of_a_signal(error):
                 raise

@@ -243,17 +243,6 @@ class Trace:
             if self._num_runs == 0:
                 self._timeline.close()
 
-    def record(self, name: str, step: int, began_ns: int, ended_ns: int) -> None:
-        """Add a slice to the time line; do nothing while no run is under way.
-
-        Args:
-            name: The name of the slice.
-            step: The step of the slice.
-            began_ns: When it began, by `time.monotonic_ns()`, which all nodes of a machine share.
-            ended_ns: When it ended, by the same clock.
-        """
-        self._timeline.record(name, step, began_ns, ended_ns)
-
 
 class _Stretch(AbstractContextManager[None]):
     """One stretch of one middleware."""

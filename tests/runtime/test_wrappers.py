@@ -420,20 +420,6 @@ def test_a_folder_is_refused_with_an_example(tmp_path: Path) -> None:
     assert "such as `trace.json`" in message
 
 
-def test_own_slices_can_be_recorded_while_a_run_is_under_way(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    trace = Trace(path)
-    with Task() as task:
-        task.use_step_wrapper(trace)
-        task.use(lambda ctx: trace.record("upload", ctx.total_step, 2_000, 5_000))
-        trace.record("too early", 0, 0, 1)
-        task.run(max_step=1)
-        trace.record("too late", 0, 0, 1)
-    upload, middleware = slices(path)
-    assert (upload["name"], upload["ts"], upload["dur"]) == ("upload", 2.0, 3.0)
-    assert middleware["name"] == "lambda"
-
-
 def test_a_slice_of_no_time_has_room_for_an_arrow(clock: ManualClock, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     with Trace(path) as trace:
