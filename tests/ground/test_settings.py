@@ -133,14 +133,6 @@ def test_a_wrong_variable_is_refused_by_its_name_and_value(variable, text, fault
         assert all(PREFIX + one.name.upper() in message for one in dataclasses.fields(Settings))
 
 
-def test_settings_do_not_change_and_are_given_by_name() -> None:
-    settings = Settings(node_id=0)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        settings.node_id = 1  # type: ignore[misc]
-    with pytest.raises(TypeError):
-        Settings(0)  # type: ignore[call-arg]
-
-
 # -- checks --------------------------------------------------------------------------------
 
 

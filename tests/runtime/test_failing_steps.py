@@ -14,7 +14,7 @@ import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.clock import Deadline
-from ding_lite.errors import MiddlewareError, StepCancelled
+from ding_lite.errors import StepCancelled
 from ding_lite.parallel.router.group import World
 from ding_lite.runtime import concurrency
 from ding_lite.runtime.context import Context
@@ -509,13 +509,3 @@ def test_the_log_names_what_still_runs_when_a_step_has_failed(monkeypatch, caplo
     assert line.startswith(
         "a step has failed: `bad` raised Broken('no'); the error is raised once `deaf` has"
     )
-
-
-def test_a_middleware_error_of_another_kind_is_no_cancellation() -> None:
-    def bad(ctx: Context) -> None:
-        raise MiddlewareError("own")
-
-    with Task(async_mode=True) as task:
-        task.use(bad).use(lambda ctx: task.wait_for("never"))
-        with pytest.raises(MiddlewareError, match="own"):
-            task.run(max_step=1)
