@@ -20,7 +20,7 @@ from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 from ding_lite.runtime.wrappers import StepTimer, Timing, Trace
 from ding_lite.testing.clock import ManualClock
-from tests.threads import on_nodes, together
+from tests.threads import together
 
 
 @pytest.fixture(autouse=True)
@@ -413,38 +413,6 @@ def test_a_slice_of_no_time_has_room_for_an_arrow(clock: ManualClock, tmp_path: 
     for arrow in arrows:
         assert (arrow["pid"], arrow["tid"]) == (drawn["pid"], drawn["tid"])
         assert drawn["ts"] < arrow["ts"] < drawn["ts"] + drawn["dur"]
-
-
-def test_nodes_on_threads_write_one_trace_and_their_events_are_arrows(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-
-    def main(node_id: int) -> None:
-        with Task() as task:
-            task.on("collected", lambda: None)
-            task.use_step_wrapper(Trace(path))
-
-            def collect(ctx: Context) -> None:
-                both.wait()  # both have their trace open
-                task.emit("collected")
-
-            def learn(ctx: Context) -> None:
-                both.wait()
-                task.wait_for("collected")
-
-            task.use(learn, filter_labels="learner").use(collect, filter_labels="collector")
-            task.run(max_step=1)
-            both.wait()
-
-    both = threading.Barrier(2)
-    on_nodes(2, main, roles=["learner", "collector"])
-    records = json.loads(path.read_text())
-    rows = {r["args"]["name"] for r in records if r["name"] == "thread_name"}
-    assert {" ".join(row.split()[:3]) for row in rows} == {"node 0 learner", "node 1 collector"}
-    ends: dict[str, list[str]] = {}
-    for record in records:
-        if record["name"] == "event":
-            ends.setdefault(record["id"], []).append(record["ph"])
-    assert {"s", "f"} in [set(found) for found in ends.values()]
 
 
 def test_a_trace_that_cannot_be_written_any_more_ends_no_run(tmp_path, caplog) -> None:

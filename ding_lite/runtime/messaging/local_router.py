@@ -8,9 +8,7 @@ copied, as on a network.
 from __future__ import annotations
 
 import copy
-import itertools
 import logging
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -24,7 +22,6 @@ from ding_lite.errors import (
     PeerLost,
     RemoteError,
     did_you_mean,
-    kind_of,
 )
 from ding_lite.log import Throttle
 from ding_lite.runtime.messaging.base import CtxPart, Router, check_handler, guard
@@ -38,7 +35,7 @@ from ding_lite.runtime.messaging.labels import (
 )
 from ding_lite.runtime.messaging.streams import Parcel, Streams
 from ding_lite.runtime.messaging.subscription import CTX, check_topic
-from ding_lite.runtime.trace.messages import Traced, TracedEvent, arrow_key
+from ding_lite.runtime.trace.messages import Traced
 from ding_lite.settings import Settings, check_all, whole
 
 logger = logging.getLogger(__name__)
@@ -77,7 +74,6 @@ class LocalRouter(Router):
         self._serve_collectives()
         self._throttle = Throttle(logger)
         self.traced = Traced()
-        self._arrows = itertools.count()
 
     @classmethod
     def group(
@@ -97,9 +93,7 @@ class LocalRouter(Router):
         counted = count_roles(roles, num_nodes=num_nodes)
         routers = tuple(cls(node_id, labels=()) for node_id in range(num_nodes))
 
-        began_ns = time.monotonic_ns()
         for router, names in zip(routers, counted, strict=True):
-            router.traced = Traced(began_ns, shares_process=True)
             router._labels = node_labels(router._node_id, distributed=True, roles=names)
             router._group = tuple(other for other in routers if other is not router)
             router.is_active = router.has_audience = num_nodes > 1
@@ -120,18 +114,15 @@ class LocalRouter(Router):
     def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
         if not isinstance(event, str) or not event:  # as on a network
             raise CodecError(f"The name of an event is a non-empty string, not {event!r:.80}.")
-        tracer, began_ns, keys = self.traced.tracer, self.traced.now(), []
         for router in self._group:
-            copies, name = _copy_said(event, args, kwargs), event
-            theirs = router.traced.tracer
-            if tracer is not None and theirs is not None:
-                keys.append(arrow_key("local event", self._node_id, next(self._arrows)))
-                name = TracedEvent(event, theirs, keys[-1])
-            router._inbox.put_event(self._node_id, name, *copies)
-        if tracer is not None and keys:
-            where = tracer.slice(f"emit {event}", began_ns)
-            for key in keys:
-                tracer.arrow("s", "event", key, where, began_ns)
+            try:
+                copies = copy.deepcopy((args, kwargs))  # together: they still share objects
+            except Exception as error:
+                raise CodecError(
+                    f"Event `{event}` has an argument that cannot be sent: {error}. Send what the "
+                    f"other nodes need of it, or say `only_local=True`."
+                ) from error
+            router._inbox.put_event(self._node_id, event, *copies)
 
     def publish(self, topic: str, tree: Any, *, to: str | Iterable[str] | None = None) -> None:
         has_receivers = to is not None and bool(self._group)
@@ -234,31 +225,6 @@ class LocalRouter(Router):
                     error,
                 )
         return copied
-
-
-def _copy_said(
-    event: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    try:
-        return copy.deepcopy((args, kwargs))  # together, so that they still share objects
-    except Exception as error:
-        at_fault = ", ".join(
-            f"`{name}`, {kind_of(value)}"
-            for name, value in [*enumerate(args), *kwargs.items()]
-            if not _can_be_copied(value)
-        )
-        raise CodecError(
-            f"Event `{event}` cannot travel with its argument {at_fault}: {error}. Send what the "
-            f"other nodes need of it, or say `only_local=True`."
-        ) from error
-
-
-def _can_be_copied(value: Any) -> bool:
-    try:
-        copy.deepcopy(value)
-    except Exception:  # noqa: BLE001 - values copy themselves as they like
-        return False
-    return True
 
 
 def _remote(node: int, error: BaseException) -> RemoteError:

@@ -12,7 +12,6 @@ from weakref import ref
 import pytest
 
 from ding_lite.errors import (
-    CodecError,
     ConfigError,
     LabelError,
 )
@@ -121,13 +120,6 @@ def test_a_group_has_at_least_one_node_and_an_entry_of_roles_for_each() -> None:
 
 
 # -- events --------------------------------------------------------------------------------
-
-
-def test_the_arguments_that_cannot_travel_are_named() -> None:
-    named = "Event `hello` cannot travel.* argument `1`, a lock, `key`, a lock: "
-    with pytest.raises(CodecError, match=named) as caught:
-        LocalRouter.group(2)[0].emit("hello", 1, threading.Lock(), name="x", key=threading.Lock())
-    assert isinstance(caught.value.__cause__, TypeError)
 
 
 def test_under_many_threads_every_event_arrives_once_and_in_order_per_sender() -> None:
