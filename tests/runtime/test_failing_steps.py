@@ -59,14 +59,6 @@ def _loop_on_the_task_in_a_thread_of_its_own(task: Task, ctx: Context) -> object
     return None
 
 
-def _wait_in_a_thread_of_its_own(task: Task, ctx: Context) -> object:
-    received: list[object] = []
-    thread = threading.Thread(target=lambda: received.append(task.wait_for("never")))
-    thread.start()
-    thread.join()
-    return received[0]
-
-
 def _watch(task: Task, ctx: Context) -> object:
     watch = task.router.subscribe("ctx/train_iter")
     assert watch.wait(lambda newest: False, Deadline.after(None), until=lambda: ctx.finish)
@@ -88,7 +80,7 @@ def _call(task: Task, ctx: Context) -> object:
 
 AS_AT_THE_END = [
     *(_wait_for, _receive, _send, _loop_on_ctx, _watch),
-    *(_loop_on_the_task_in_a_thread_of_its_own, _wait_in_a_thread_of_its_own),
+    _loop_on_the_task_in_a_thread_of_its_own,
 ]
 GIVEN_UP = [_raw_receive, _raw_send, _call]
 

@@ -121,8 +121,3 @@ def test_coroutines_and_asynchronous_generators_are_middleware_too() -> None:
     assert run_step(coroutine, given=1)[1] == StepRecord(reads={"given"}, writes={"done"})
     record = run_step(generator, given=1)[1]
     assert record == StepRecord(reads={"given"}, writes={"before", "after"})
-
-
-def test_records_of_two_steps_join() -> None:
-    joined = StepRecord(reads={"a"}) | StepRecord(reads={"b"}, keeps={"c"})
-    assert joined == StepRecord(reads={"a", "b"}, keeps={"c"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from enum import StrEnum
 from itertools import product
 from typing import Any
@@ -136,18 +135,6 @@ def test_roles_are_counted_one_by_one_over_the_nodes() -> None:
         {"collector", "collector.2"},
     ]
     assert count_roles([["a", "a"], ["a"]]) == [{"a", "a.0"}, {"a", "a.1"}]
-
-
-@given(st.lists(st.frozensets(st.sampled_from("abc")), max_size=6))
-def test_every_counted_role_belongs_to_exactly_one_node(roles) -> None:
-    counted = count_roles(roles)
-    assert len(counted) == len(roles)
-
-    for names, labels in zip(roles, counted, strict=True):
-        assert {label for label in labels if "." not in label} == names
-    owners = Counter(label for labels in counted for label in labels if "." in label)
-    expected = {f"{n}.{k}" for n in "abc" for k in range(sum(n in names for names in roles))}
-    assert owners == dict.fromkeys(expected, 1)
 
 
 def test_a_role_may_not_pose_as_another_node_or_as_the_count_of_another_role() -> None:

@@ -202,17 +202,6 @@ def test_a_subscription_is_dropped_with_its_last_reference() -> None:
     router.wake()
 
 
-def test_a_value_that_refuses_to_be_copied_in_its_own_way_stays_home() -> None:
-    class Stubborn:
-        def __deepcopy__(self, memo: Any) -> Any:
-            raise RuntimeError("no")
-
-    routers = LocalRouter.group(2)
-    _, receiver = joined(routers)
-    routers[0].publish_ctx({"step": 1, "odd": Stubborn()})
-    assert receiver.ctxs == [(0, {"step": 1})]
-
-
 # -- the current router --------------------------------------------------------------------
 
 
