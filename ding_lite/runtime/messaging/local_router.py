@@ -115,36 +115,34 @@ class LocalRouter(Router):
         if not isinstance(event, str) or not event:  # as on a network
             raise CodecError(f"The name of an event is a non-empty string, not {event!r:.80}.")
         for router in self._group:
-            try:
-                copies = copy.deepcopy((args, kwargs))  # together: they still share objects
-            except Exception as error:
-                raise CodecError(
-                    f"Event `{event}` has an argument that cannot be sent: {error}. Send what the "
-                    f"other nodes need of it, or say `only_local=True`."
-                ) from error
+            copies = _copied((args, kwargs), f"An argument of event `{event}`")
             router._inbox.put_event(self._node_id, event, *copies)
 
     def publish(self, topic: str, tree: Any, *, to: str | Iterable[str] | None = None) -> None:
+        topic, what = check_topic(topic), f"The value of topic `{topic}`"
         has_receivers = to is not None and bool(self._group)
-        patterns = check_patterns(to or (), of_receivers=True) if has_receivers else None
-        self._publish([({check_topic(topic): tree}, patterns)])
+        patterns = check_patterns(to or (), of_receivers=True) if has_receivers else ("*",)
+        self._published[topic] = _copied(tree, what)
+        for router in self._group:
+            if matches(router._labels, patterns):
+                router._inbox.put_state(self._node_id, {topic: _copied(tree, what)})
 
     def _publish_parts(self, parts: Sequence[CtxPart]) -> None:
-        self._publish([({CTX + key: v for key, v in values.items()}, to) for values, to in parts])
-
-    def published(self, topic: str) -> Any:
-        return copy.deepcopy(self._published.get(topic))
-
-    def _publish(self, parts: Sequence[CtxPart]) -> None:
-        of_patterns = [(values, None if to is None else several(to)) for values, to in parts]
+        of_patterns = [
+            ({CTX + key: v for key, v in values.items()}, several("*" if to is None else to))
+            for values, to in parts
+        ]
         for router in self._group:
             found: dict[str, Any] = {}
             for values, patterns in of_patterns:
-                if patterns is None or matches(router._labels, patterns):
+                if matches(router._labels, patterns):
                     found |= values
             router._inbox.put_state(self._node_id, self._copy(found))
-        for values, _ in parts:
+        for values, _ in of_patterns:
             self._published |= self._copy(values)
+
+    def published(self, topic: str) -> Any:
+        return copy.deepcopy(self._published.get(topic))
 
     def register(self, name: str, fn: Callable[..., Any], *, quick: bool = False) -> None:
         check_handler(name, fn)  # it may replace another, as a server that starts again does
@@ -163,14 +161,13 @@ class LocalRouter(Router):
             return answer
 
         def pass_on(done: Future[Any]) -> None:
-            if (error := done.exception()) is not None:
+            try:
+                answer.set_result(_copied(done.result(), f"The result of call `{name}`"))
+            except BaseException as error:  # noqa: BLE001 - raised where the answer is waited for
                 answer.set_exception(_remote(node, error))
-            else:
-                answer.set_result(copy.deepcopy(done.result()))
 
-        guard(routers[node]._handle, (name, *copy.deepcopy((args, kwargs))), {}).add_done_callback(
-            pass_on
-        )
+        given = _copied((args, kwargs), f"An argument of call `{name}`")
+        guard(routers[node]._handle, (name, *given), {}).add_done_callback(pass_on)
         return answer
 
     def _handle(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -183,7 +180,7 @@ class LocalRouter(Router):
         return handler(*args, **kwargs)
 
     def _item(self, stream: str, number: int, oldest: int, tree: Any) -> Any:
-        return oldest, copy.deepcopy(tree)
+        return oldest, _copied(tree, f"An item of stream `{stream}`")
 
     def _carry(self, node: int, parcel: Parcel) -> Future[Any]:
         [receiver] = [r for r in (self, *self._group) if r._node_id == node]
@@ -225,6 +222,16 @@ class LocalRouter(Router):
                     error,
                 )
         return copied
+
+
+def _copied(value: Any, what: str) -> Any:
+    """Copy what is sent, as a whole, so that objects in it are still shared."""
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:
+        raise CodecError(
+            f"{what} cannot be sent: {error}. Send what the other nodes need of it."
+        ) from error
 
 
 def _remote(node: int, error: BaseException) -> RemoteError:

@@ -11,10 +11,7 @@ from weakref import ref
 
 import pytest
 
-from ding_lite.errors import (
-    ConfigError,
-    LabelError,
-)
+from ding_lite.errors import CodecError, ConfigError, LabelError, RemoteError
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter, labels_of_environment
 from ding_lite.runtime.messaging.router import current_router, use_router
@@ -103,6 +100,22 @@ def test_a_single_node_may_replace_its_handlers_and_publish_to_no_other() -> Non
     assert router.call(0, "choose", 1, 2) == 2
     router.publish("topic", 3, to=[])
     assert router.published("topic") == 3
+
+
+def test_what_cannot_be_copied_is_refused_as_between_processes() -> None:
+    router, lock = LocalRouter(), threading.Lock()
+    router.register("lock", threading.Lock)
+    sends: list[Callable[[], object]] = [
+        lambda: router.call(0, "lock", lock),
+        lambda: router.send("work", lock, to="node.0"),
+        lambda: router.publish("topic", lock),
+        lambda: LocalRouter.group(2)[0].emit("event", lock),
+    ]
+    for send in sends:
+        with pytest.raises(CodecError, match=r"cannot be sent: cannot pickle .* Send what"):
+            send()
+    with pytest.raises(RemoteError, match="CodecError on node 0: The result of call `lock` cannot"):
+        router.call(0, "lock", timeout=10.0)
 
 
 def test_a_group_has_at_least_one_node_and_an_entry_of_roles_for_each() -> None:
