@@ -70,7 +70,7 @@ def _raw_receive(task: Task, ctx: Context) -> object:
 
 
 def _raw_send(task: Task, ctx: Context) -> object:
-    return task.router.send("work", 1, to="node.7", timeout=None)
+    return [task.router.send("raw", k, to="node.0", in_flight=1, timeout=None) for k in (1, 2)]
 
 
 def _call(task: Task, ctx: Context) -> object:

@@ -66,6 +66,10 @@ def test_patterns_keep_their_order_and_none_at_all_is_refused() -> None:
         Task().share("weights", to=[])
     with pytest.raises(LabelError, match="`to` is empty"):
         LocalRouter().send("work", 1, to=[])
+    with pytest.raises(
+        LabelError, match=r"`to=\['lerner'\]`.* mean \"learner\"\? The labels of the"
+    ):
+        LocalRouter(labels=["learner"]).send("work", 1, to="lerner")  # by default it waits for room
 
 
 def test_a_pattern_that_no_label_could_match_is_refused() -> None:
