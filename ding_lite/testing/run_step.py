@@ -3,8 +3,7 @@
 # ruff: noqa: ANN401 - it stands in for a Context, with values of any type
 from __future__ import annotations
 
-from collections import UserDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -161,35 +160,38 @@ class _RecordingContext(Context):
         super().keep(*keys)
 
 
-class _RecordingMetrics(UserDict[str, Any]):
+class _RecordingMetrics(dict[str, Any]):
     """The metrics of a step; records written metrics, and whether any are read."""
 
     def __init__(self, values: dict[str, Any], note: Callable[[str | None], None]) -> None:
-        self.data = dict(values)
+        super().__init__(values)
         self._note = note
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._note(name)
-        self.data[name] = value
+        super().__setitem__(name, value)
 
     def __delitem__(self, name: str) -> None:
         self._note(name)
-        del self.data[name]
+        super().__delitem__(name)
 
-    if not TYPE_CHECKING:  # mypy wants the type of `|`
+    def __getitem__(self, name: str) -> Any:
+        self._note(None)
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        self._note(None)
+        return super().__contains__(name)
+
+    def __iter__(self) -> Iterator[str]:
+        self._note(None)
+        return super().__iter__()
+
+    if not TYPE_CHECKING:  # unlike those of a dict, these call the methods above
+        get, keys, items, values = Mapping.get, Mapping.keys, Mapping.items, Mapping.values
+        update, setdefault = MutableMapping.update, MutableMapping.setdefault
+        pop = MutableMapping.pop
 
         def __ior__(self, values: Any) -> Any:
             self.update(values)
             return self
-
-    def __getitem__(self, name: str) -> Any:
-        self._note(None)
-        return self.data[name]
-
-    def __contains__(self, name: object) -> bool:
-        self._note(None)
-        return name in self.data
-
-    def __iter__(self) -> Iterator[str]:
-        self._note(None)
-        return iter(self.data)
