@@ -49,6 +49,19 @@ def test_the_first_ctrl_c_lets_the_step_end_and_then_raises() -> None:
     assert log == ["saver called", "rest", "left, finish=True", "saved at KeyboardInterrupt"]
 
 
+def test_ctrl_c_ends_a_run_within_asyncio_run_too() -> None:
+    log: list[str] = []
+
+    async def program() -> None:
+        with Task() as task:
+            task.use(Saver(log)).use(lambda ctx: signal.raise_signal(signal.SIGINT))
+            task.run(max_step=3)
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(program())
+    assert log == ["saver called", "saved at KeyboardInterrupt"]
+
+
 def test_sigterm_ends_the_run_in_order_with_the_shell_s_exit_code() -> None:
     log: list[str] = []
 
