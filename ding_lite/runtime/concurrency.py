@@ -30,7 +30,7 @@ from ding_lite.runtime.middleware import (
     Middleware,
     name_of,
     named,
-    refuse_function,
+    refuse_result,
     refuse_second_yield,
     shape_of,
 )
@@ -220,8 +220,7 @@ class Executor:
         if isinstance(out, GeneratorType):
             return _to_yield(out)
         if not isinstance(out, CoroutineType | AsyncGeneratorType):
-            if callable(out) and hasattr(out, "__name__"):  # also an object that is a middleware
-                refuse_function(out)
+            refuse_result(out)
             return None
         if self.loop.is_here:
             if isinstance(out, CoroutineType):

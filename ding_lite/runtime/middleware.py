@@ -14,6 +14,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
+    AsyncContextDecorator,
+    ContextDecorator,
     asynccontextmanager,
     suppress,
 )
@@ -181,8 +183,15 @@ def _check_signature(fn: Middleware) -> None:
         raise MiddlewareError(f"{needs}, as a middleware must be. {mend}") from None
 
 
-def refuse_function(out: Any) -> NoReturn:
-    """Raise the error for a middleware that has made a function instead of running a step."""
+def refuse_result(out: Any) -> None:
+    """Refuse a function or context manager that a middleware made instead of running a step."""
+    if isinstance(out, ContextDecorator | AsyncContextDecorator):
+        raise MiddlewareError(
+            "A middleware returned a context manager, which nothing enters. A generator function "
+            "is a middleware as it is: leave out `@contextmanager`."
+        )
+    if not (callable(out) and hasattr(out, "__name__")):  # a name: also a middleware of ours
+        return
     qualified: str = getattr(out, "__qualname__", out.__name__)
     *_, factory, name = ["", *qualified.split(".<locals>.")]
     call = f"`task.use({factory}(...))`" if factory else "`task.use(factory(...))`"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import pytest
 
@@ -117,6 +118,12 @@ def test_a_factory_of_one_argument_that_was_not_called_is_refused_in_its_first_s
             pytest.raises(MiddlewareError, match=rf"call it: `task\.use\({call}\(\.\.\.\)\)`"),
         ):
             task.run(max_step=1)
+
+
+@pytest.mark.parametrize("decorated", [contextmanager(onion), asynccontextmanager(async_onion)])
+def test_a_generator_as_a_context_manager_is_refused_in_its_first_step(decorated: Any) -> None:
+    with pytest.raises(MiddlewareError, match="returned a context manager, which nothing enters"):
+        Task().use(decorated).run(max_step=1)
 
 
 def test_a_coroutine_that_was_called_already_is_refused() -> None:
