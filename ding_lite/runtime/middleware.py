@@ -162,7 +162,9 @@ def check_middleware(fn: Any) -> None:
 
 def _check_signature(fn: Middleware) -> None:
     try:
-        signature = inspect.signature(fn)
+        signature = inspect.signature(fn, follow_wrapped=False)
+        if any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values()):
+            signature = inspect.signature(fn)  # the arguments that a decorator only passes on
     except (TypeError, ValueError):
         return  # a builtin without a signature: its first call will tell
     try:

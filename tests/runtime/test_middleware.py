@@ -103,6 +103,23 @@ def test_a_mistake_is_refused_by_name(mistake: object, message: str) -> None:
         Task().use(mistake)  # type: ignore[arg-type]
 
 
+def test_a_decorator_may_give_a_middleware_its_further_arguments() -> None:
+    def binding(fn: Callable[..., None]) -> Middleware:
+        @functools.wraps(fn)
+        def bound(ctx: Context) -> None:
+            fn(ctx, more=1)
+
+        return bound
+
+    def passing_on(fn: Callable[..., None]) -> Middleware:
+        return functools.wraps(fn)(lambda *args: fn(*args))
+
+    Task().use(binding(two)).run(max_step=1)
+    Task().use(passing_on(function)).run(max_step=1)
+    with pytest.raises(MiddlewareError, match=r"`two\(ctx, more\)` cannot be called with `ctx`"):
+        Task().use(passing_on(two))
+
+
 @pytest.mark.parametrize("async_mode", [False, True])
 def test_a_factory_of_one_argument_that_was_not_called_is_refused_in_its_first_step(
     async_mode: bool,
