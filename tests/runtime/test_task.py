@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Self
 from unittest.mock import Mock
 
@@ -280,6 +282,19 @@ class TestByHand:
             task.forward(lambda ctx: setattr(ctx, "x", 1), other)
             assert "x" not in task.ctx
         assert other.x == 1
+
+    def test_a_function_made_for_one_step_does_not_stay_in_memory(self) -> None:
+        class Batch:
+            """What such a function may hold."""
+
+        def learn(batch: Batch, ctx: Context) -> None: ...
+
+        batch = Batch()
+        gone = weakref.ref(batch)
+        with Task() as task:
+            task.forward(partial(learn, batch)).renew()
+            del batch
+            assert gone() is None
 
     def test_in_async_mode_forward_starts_and_sync_waits(self) -> None:
         go = threading.Event()
