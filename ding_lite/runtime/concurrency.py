@@ -20,6 +20,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, NamedTuple
+from weakref import finalize
 
 from ding_lite.cancellation import CancelScope, Wait
 from ding_lite.errors import MiddlewareError
@@ -117,11 +118,16 @@ class LoopThread:
         finally:
             loop.call_soon_threadsafe(loop.stop)
             thread.join(timeout)
-        loop.close()
+
+    def release(self) -> None:
+        """Cancel all running coroutines, and let the thread end after them."""
+        if (loop := self._loop) is not None:
+            ended = asyncio.run_coroutine_threadsafe(_end_all(), loop)
+            ended.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
 
 
 def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop until it is stopped, even if a coroutine raises SystemExit."""
+    """Run a loop until it is stopped, even if a coroutine raises SystemExit; close it."""
     is_stopped = False
     while not is_stopped:
         try:
@@ -129,6 +135,7 @@ def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
             is_stopped = True
         except (SystemExit, KeyboardInterrupt):
             continue
+    loop.close()
 
 
 async def _end_all() -> None:
@@ -179,14 +186,19 @@ class Workers:
         thread = threading.current_thread()
         while (job := self._jobs.get()) is not None:
             job()
+            del job  # else it stays in memory, with the ctx of its step, until the next one
             self._waiting.discard(thread)
 
     def close(self, timeout: float | None = None) -> None:
+        for thread in self.release():
+            thread.join(timeout)
+
+    def release(self) -> list[threading.Thread]:
+        """Let the threads end after the jobs that they have; return them."""
         threads, self._threads = self._threads, []
         for _ in threads:
             self._jobs.put(None)
-        for thread in threads:
-            thread.join(timeout)
+        return threads
 
 
 class MiddlewareOutcome(NamedTuple):
@@ -198,12 +210,17 @@ class MiddlewareOutcome(NamedTuple):
 
 
 class Executor:
-    """The worker threads and the loop of one task; `scope` ends the waits of a step that fails."""
+    """The worker threads and the loop of one task; `scope` ends the waits of a step that fails.
+
+    The threads of one that is gone end by themselves: a composition may be made for one step.
+    """
 
     def __init__(self, num_threads: int, scope: CancelScope) -> None:
         self.scope = scope
         self.loop = LoopThread()
         self.workers = Workers(num_threads)
+        for release in (self.loop.release, self.workers.release):
+            finalize(self, release).atexit = False
 
     def close(self, timeout: float | None = None) -> None:
         """End all threads; wait at most `timeout` seconds for the jobs of each."""

@@ -285,7 +285,7 @@ class TestByHand:
 
     def test_a_function_made_for_one_step_does_not_stay_in_memory(self) -> None:
         class Batch:
-            """What such a function may hold."""
+            """Data that such a function may hold."""
 
         def learn(batch: Batch, ctx: Context) -> None: ...
 
