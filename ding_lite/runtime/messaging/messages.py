@@ -229,8 +229,9 @@ class Messages:
                         f"node, thread or listener, or give `wait_for` a longer timeout."
                     )
         finally:
-            with self._lock:
-                self._waiting[event].remove(box)
+            with self._lock:  # not by `remove`: another wait may have an equal box
+                boxes = [other for other in self._waiting.pop(event) if other is not box]
+                self._waiting |= {event: boxes} if boxes else {}
 
     def _announce_end(self) -> None:
         """Post `finish` to the task's listeners; called once, on the thread that sets the latch."""

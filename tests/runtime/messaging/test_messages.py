@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -215,6 +216,23 @@ class TestWaitFor:
         clock.advance(5.0)
         waiter.join()
         assert "No event `never` came within 5 s" in str(failures[0])
+
+    def test_a_wait_whose_time_is_over_leaves_another_one_alone(self, clock: ManualClock) -> None:
+        def wait(timeout: float) -> Emission | str | None:
+            try:
+                return task.wait_for("news", timeout)
+            except DeadlineExceeded:
+                return "too late"
+
+        with Task(clock=clock) as task, ThreadPoolExecutor(2) as pool:
+            patient = pool.submit(wait, 9.0)
+            clock.until_waiting(1)
+            hasty = pool.submit(wait, 3.0)
+            clock.until_waiting(2)
+            clock.advance(3.0)
+            assert hasty.result(10.0) == "too late"
+            task.emit("news", 1)
+            assert patient.result(10.0) == Emission((1,), {})
 
     def test_in_async_mode_a_worker_may_wait_for_an_event_of_a_listener(self, clock) -> None:
         got: list[object] = []
