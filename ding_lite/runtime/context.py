@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ding_lite.cancellation import CancelScope
 from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, ContextError, DeadlineExceeded, did_you_mean, kind_of
+from ding_lite.interruption import is_handling_signal
 
 LOCAL_KEYS = frozenset(
     {"collected", "transitions", "trajectories", "train_data", "train_output", "metrics"}
@@ -57,6 +59,11 @@ class Latch:
 
     def set(self, *, only_here: bool = False) -> None:
         """End the job, or only the task of this node, which leaves; do nothing the second time."""
+        if not self.is_set and is_handling_signal():
+            # The handler may have interrupted code that holds a lock which a listener needs.
+            end = partial(self.set, only_here=only_here)
+            threading.Thread(target=end, name="ding_lite-finish").start()
+            return
         with self._lock:
             is_first = not self.is_set
             ends_job = not only_here and not self._job_has_ended
