@@ -217,7 +217,7 @@ class TestWaitFor:
         waiter.join()
         assert "No event `never` came within 5 s" in str(failures[0])
 
-    def test_a_wait_whose_time_is_over_leaves_another_one_alone(self, clock: ManualClock) -> None:
+    def test_a_wait_that_times_out_leaves_another_one_alone(self, clock: ManualClock) -> None:
         def wait(timeout: float) -> Emission | str | None:
             try:
                 return task.wait_for("news", timeout)
