@@ -10,13 +10,12 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     AsyncContextDecorator,
     ContextDecorator,
-    asynccontextmanager,
     suppress,
 )
 from typing import Any, NoReturn
@@ -312,12 +311,20 @@ async def _async_halves(
     refuse_second_yield(name)
 
 
-@asynccontextmanager
-async def _asynchronous(manager: Any) -> AsyncIterator[None]:
-    """Enter a context manager by `async with`, also a synchronous one."""
+class _Asynchronous:
+    """Makes a synchronous context manager usable by `async with`, faster than a generator does."""
+
+    def __init__(self, manager: AbstractContextManager[Any]) -> None:
+        self._manager = manager
+
+    async def __aenter__(self) -> Any:
+        return self._manager.__enter__()
+
+    async def __aexit__(self, *raised: Any) -> bool | None:
+        return self._manager.__exit__(*raised)
+
+
+def _asynchronous(manager: Any) -> AbstractAsyncContextManager[Any]:
     if isinstance(manager, AbstractAsyncContextManager):
-        async with manager:
-            yield
-    else:
-        with manager:
-            yield
+        return manager
+    return _Asynchronous(manager)

@@ -71,7 +71,7 @@ def check_name(name: object, of: str) -> str:
     """Return the name of an event or a stream, which `of` says; raise ConfigError for no name."""
     if not isinstance(name, str) or not name:
         raise ConfigError(f"The name of {of} is a non-empty string, not {name!r:.80}.")
-    return str.__str__(name)  # that of a StrEnum could not be sent
+    return name if type(name) is str else str.__str__(name)  # a StrEnum's could not be sent
 
 
 def check_listener(event: str, fn: object) -> None:
