@@ -37,10 +37,6 @@ class Clock(Protocol):
         """
         ...
 
-    def sleep(self, seconds: float) -> None:
-        """Block this thread for `seconds`."""
-        ...
-
 
 LOOK_UP_S = 0.5
 """Seconds after which a wait for another thread checks for signals."""

@@ -44,7 +44,7 @@ class ConfigError(DingLiteError, ValueError):
 
 
 class LabelError(ConfigError):
-    """A label is malformed, or no middleware of a node matches its labels."""
+    """A label is malformed, or matches nothing: no middleware of a node, no receiver of an item."""
 
 
 class NotRegistered(ConfigError):

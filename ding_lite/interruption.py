@@ -8,6 +8,7 @@ function.
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,8 +75,7 @@ def refuse_exit(
 
 def is_of_a_signal(error: BaseException) -> bool:
     """Return whether a signal raised an exception: its traceback has the frame of a handler."""
-    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
-    handlers.add(Interruption.raise_if_any.__code__)
+    handlers = _codes_of_handlers() | {Interruption.raise_if_any.__code__}
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) in (
         signal.default_int_handler,  # implemented in C: it has no frame in the traceback
         None,
@@ -87,6 +87,22 @@ def is_of_a_signal(error: BaseException) -> bool:
             return True
         traceback = traceback.tb_next
     return False
+
+
+def is_handling_signal() -> bool:
+    """Return whether a program's signal handler is running, which may have interrupted any code."""
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    handlers, frame = _codes_of_handlers(), sys._getframe(1)
+    while frame.f_code not in handlers:
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+    return True
+
+
+def _codes_of_handlers() -> set[CodeType | None]:
+    return {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
 
 
 def _code_of(handler: object) -> CodeType | None:

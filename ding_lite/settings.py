@@ -228,8 +228,8 @@ def as_config(config_type: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
         >>> as_config(Settings, EasyDict(torch_threads=2)).torch_threads
         2
     """
-    if not dataclasses.is_dataclass(config_type):
-        raise ConfigError(f"{config_type!r} is no dataclass, so no config can be made of it.")
+    if not (isinstance(config_type, type) and dataclasses.is_dataclass(config_type)):
+        raise ConfigError(f"`config_type` is {config_type!r:.60}; a dataclass itself was expected.")
     if not isinstance(values, Mapping):
         raise ConfigError(
             f"A {config_type.__name__} is made from a dict or an EasyDict, not from "

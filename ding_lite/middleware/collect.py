@@ -260,7 +260,8 @@ def _concatenate(parts: list[Transitions]) -> Transitions:
 
 
 def _check_steps(steps: int, num_envs: int) -> None:
-    if steps < 1 or steps % num_envs:
+    check_all(whole(1, steps=steps))
+    if steps % num_envs:
         below = max(1, steps // num_envs) * num_envs
         raise ConfigError(
             f"`steps` is {steps}, the number of envs {num_envs}. `steps` counts the env steps of "

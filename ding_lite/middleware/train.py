@@ -30,7 +30,7 @@ from ding_lite.rl.reward_norm import RewardNorm
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.settings import at_least, check_all
+from ding_lite.settings import check_all, whole
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ def train(
     check_has(policy, "learn", "policy")
     is_searched = "batch_size" in getattr(policy, "searched", ())
     check_all(
-        at_least(1, updates=updates),
+        whole(1, updates=updates),
         [f"`batch_size` is searched, and was given to `train`, too: {batch_size}. Leave one out"]
         if is_searched and batch_size is not None
         else [],
@@ -342,6 +342,6 @@ def _batch_size(policy: Policy, replay: Replay | None, batch_size: int | None) -
                 f"from. Give `train` a `batch_size`."
             )
         batch_size = policy.config.batch_size
-    check_all(at_least(1, batch_size=batch_size))
+    check_all(whole(1, batch_size=batch_size))
     check_batch(batch_size, capacity=replay.capacity)
     return batch_size

@@ -115,6 +115,8 @@ class Composition:
                 return self._compile(use, id(use))
         if identity not in self._wrapped:
             check_middleware(fn)
+        if not self._wrappers:  # not remembered: a function made for one step may hold its batch
+            return fn
         return self._compile(Use(fn, None, lock=False), identity)
 
     def _here(self) -> list[Use]:

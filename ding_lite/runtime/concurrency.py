@@ -14,22 +14,24 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from contextvars import Context as Variables, copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
-from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
-from typing import Any, NamedTuple, Protocol
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any, NamedTuple
+from weakref import finalize
 
 from ding_lite.cancellation import CancelScope, Wait
 from ding_lite.errors import MiddlewareError
 from ding_lite.interruption import is_of_a_signal
 from ding_lite.runtime.context import Context
+from ding_lite.runtime.messaging.messages import Messages
 from ding_lite.runtime.middleware import (
     Middleware,
     name_of,
     named,
-    refuse_function,
+    refuse_result,
     refuse_second_yield,
     shape_of,
 )
@@ -43,18 +45,6 @@ WARN_AFTER_S = 10.0
 
 OpenGenerator = Generator[Any, Any, Any]
 """A middleware that is suspended at its `yield` until the way out."""
-
-
-class Wakeup(Protocol):
-    """Work for the thread that waits at the barrier; `Messages` is one."""
-
-    def notifies(self, notify: Callable[[], None]) -> AbstractContextManager[None]:
-        """Call `notify()`, from any thread, whenever there is something to deliver."""
-        ...
-
-    def deliver(self) -> None:
-        """Do the work that `notify` announced, on this thread."""
-        ...
 
 
 class LoopThread:
@@ -128,11 +118,16 @@ class LoopThread:
         finally:
             loop.call_soon_threadsafe(loop.stop)
             thread.join(timeout)
-        loop.close()
+
+    def release(self) -> None:
+        """Cancel all running coroutines, and let the thread end after them."""
+        if (loop := self._loop) is not None:
+            ended = asyncio.run_coroutine_threadsafe(_end_all(), loop)
+            ended.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
 
 
 def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop until it is stopped, even if a coroutine raises SystemExit."""
+    """Run a loop until it is stopped, even if a coroutine raises SystemExit; close it."""
     is_stopped = False
     while not is_stopped:
         try:
@@ -140,6 +135,7 @@ def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
             is_stopped = True
         except (SystemExit, KeyboardInterrupt):
             continue
+    loop.close()
 
 
 async def _end_all() -> None:
@@ -190,14 +186,19 @@ class Workers:
         thread = threading.current_thread()
         while (job := self._jobs.get()) is not None:
             job()
+            del job  # else it stays in memory, with the ctx of its step, until the next one
             self._waiting.discard(thread)
 
     def close(self, timeout: float | None = None) -> None:
+        for thread in self.release():
+            thread.join(timeout)
+
+    def release(self) -> list[threading.Thread]:
+        """Let the threads end after the jobs that they have; return them."""
         threads, self._threads = self._threads, []
         for _ in threads:
             self._jobs.put(None)
-        for thread in threads:
-            thread.join(timeout)
+        return threads
 
 
 class MiddlewareOutcome(NamedTuple):
@@ -209,12 +210,17 @@ class MiddlewareOutcome(NamedTuple):
 
 
 class Executor:
-    """The worker threads and the loop of one task; `scope` ends the waits of a step that fails."""
+    """The worker threads and the loop of one task; `scope` ends the waits of a step that fails.
+
+    The threads of one that is gone end by themselves: a composition may be made for one step.
+    """
 
     def __init__(self, num_threads: int, scope: CancelScope) -> None:
         self.scope = scope
         self.loop = LoopThread()
         self.workers = Workers(num_threads)
+        for release in (self.loop.release, self.workers.release):
+            finalize(self, release).atexit = False
 
     def close(self, timeout: float | None = None) -> None:
         """End all threads; wait at most `timeout` seconds for the jobs of each."""
@@ -231,8 +237,7 @@ class Executor:
         if isinstance(out, GeneratorType):
             return _to_yield(out)
         if not isinstance(out, CoroutineType | AsyncGeneratorType):
-            if isinstance(out, FunctionType):
-                refuse_function(out)
+            refuse_result(out)
             return None
         if self.loop.is_here:
             if isinstance(out, CoroutineType):
@@ -289,23 +294,23 @@ class StepBarrier:
         else:
             self._executor.workers.submit(partial(variables.run, self._call, index, fn))
 
-    def wait(self, wakeup: Wakeup | None = None) -> list[MiddlewareOutcome]:
+    def wait(self, messages: Messages | None = None) -> list[MiddlewareOutcome]:
         """Wait until all have ended; if one fails, the waits of the others end with it.
 
-        Return one outcome for each, in the order of their start, and one more for each exception
-        that the wakeup raised meanwhile.
+        `messages` are delivered meanwhile. Return one outcome for each, in the order of their
+        start, and one more for each exception of a listener.
         """
         ended, extra = self.ended, list[MiddlewareOutcome]()
         notify = partial(self._done.put, None)
 
         try:
-            with wakeup.notifies(notify) if wakeup else nullcontext(), Wait(notify) as wait:
+            with messages.notifies(notify) if messages else nullcontext(), Wait(notify) as wait:
                 while len(ended) < len(self._names):
                     if self._is_failing or wait.is_over:
                         self._cancel_all()
                     item = self._next()
                     if item is None:
-                        error = self._answer(wakeup)
+                        error = self._deliver(messages)
                         extra += [MiddlewareOutcome("event", None, error)] if error else []
                         continue
                     index, value, error = item
@@ -337,11 +342,11 @@ class StepBarrier:
             )
             return self._done.get()
 
-    def _answer(self, wakeup: Wakeup | None) -> BaseException | None:
+    def _deliver(self, messages: Messages | None) -> BaseException | None:
         try:
-            if wakeup is not None:
+            if messages is not None:
                 with self._executor.scope.entered():
-                    wakeup.deliver()
+                    messages.deliver()
         except (Exception, SystemExit) as error:
             if not isinstance(error, Exception) and is_of_a_signal(error):
                 raise

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ding_lite.cancellation import CancelScope
 from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, ContextError, DeadlineExceeded, did_you_mean, kind_of
+from ding_lite.interruption import is_handling_signal
 
 LOCAL_KEYS = frozenset(
     {"collected", "transitions", "trajectories", "train_data", "train_output", "metrics"}
@@ -57,6 +59,11 @@ class Latch:
 
     def set(self, *, only_here: bool = False) -> None:
         """End the job, or only the task of this node, which leaves; do nothing the second time."""
+        if not self.is_set and is_handling_signal():
+            # The handler may have interrupted code that holds a lock which a listener needs.
+            end = partial(self.set, only_here=only_here)
+            threading.Thread(target=end, name="ding_lite-finish").start()
+            return
         with self._lock:
             is_first = not self.is_set
             ends_job = not only_here and not self._job_has_ended
@@ -212,6 +219,8 @@ class Context(dict[str, Any]):
     def setdefault(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, after setting it to `default` if it is not set."""
         if key in _GUARDED or type(key) is not str or key[:1] == "_":
+            if type(key) is not str:
+                return self.setdefault(plain_key(key), default)
             if key not in _RUNTIME:
                 self._refuse(key)
             return self[key]
@@ -237,7 +246,9 @@ class Context(dict[str, Any]):
             ContextError: A key is no string, or the name of a method.
         """
         for key in keys:
-            if not isinstance(key, str) or key in _METHODS:
+            if type(key) is not str:
+                key = plain_key(key)
+            if key in _METHODS:
                 self._refuse(key)
             if key not in _RUNTIME:
                 self._shared.kept[key] = None
@@ -272,17 +283,17 @@ class Context(dict[str, Any]):
                 self._shared.latch.set()
         elif key == "total_step" and value == self["total_step"]:
             pass  # copying a ctx onto itself or its twin does not set the count
+        elif type(key) is not str:
+            self[plain_key(key)] = value
         else:
             self._refuse(key)
 
-    def _refuse(self, key: Any) -> NoReturn:
+    def _refuse(self, key: str) -> NoReturn:
         if key == "total_step":
             raise ContextError(
                 f"`ctx.total_step` is counted by the task (now {self[key]}) and cannot be set. "
                 f"Count your own steps under another key, such as `ctx.env_step`."
             )
-        if not isinstance(key, str):
-            raise ContextError(f"A key of ctx is a string, not {key!r}, {kind_of(key)}.")
         if key.startswith("_"):
             raise ContextError(
                 f"`ctx.{key}` cannot be set: names that begin with `_` are the runtime's. "
@@ -344,6 +355,13 @@ def _restore(items: dict[str, Any], kept: Iterable[str], finish: bool) -> Contex
     if finish:
         ctx.finish = True
     return ctx
+
+
+def plain_key(key: object) -> str:
+    """Return a key as a plain string: nodes cannot send a member of a StrEnum, for one."""
+    if not isinstance(key, str):
+        raise ContextError(f"A key of ctx is a string, not {key!r}, {kind_of(key)}.")
+    return str.__str__(key)
 
 
 def is_key(name: str) -> bool:

@@ -13,6 +13,7 @@ that the program has started.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
 import sys
@@ -112,11 +113,7 @@ def interruptible(
     before = {}
     if threading.current_thread() is threading.main_thread():
         for signum in (signal.SIGINT, signal.SIGTERM):
-            known = signal.getsignal(signum)
-            if (
-                known in (signal.default_int_handler, signal.SIG_DFL)
-                or type(known) is DeferredSigint
-            ):
+            if not _is_the_programs(signal.getsignal(signum)):
                 before[signum] = signal.signal(signum, handle)
     try:
         with interruption.entered():
@@ -124,6 +121,13 @@ def interruptible(
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
+
+
+def _is_the_programs(handler: object) -> bool:
+    if isinstance(handler, partial):  # that of `asyncio.run`: its loop does nothing meanwhile
+        return not isinstance(getattr(handler.func, "__self__", None), asyncio.Runner)
+    known = (signal.default_int_handler, signal.SIG_DFL)
+    return handler not in known and type(handler) is not DeferredSigint
 
 
 @contextmanager

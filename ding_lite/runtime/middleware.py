@@ -11,8 +11,13 @@ import enum
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
-from types import FunctionType
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncContextDecorator,
+    ContextDecorator,
+    suppress,
+)
 from typing import Any, NoReturn
 
 from ding_lite.errors import MiddlewareError, kind_of
@@ -156,7 +161,9 @@ def check_middleware(fn: Any) -> None:
 
 def _check_signature(fn: Middleware) -> None:
     try:
-        signature = inspect.signature(fn)
+        signature = inspect.signature(fn, follow_wrapped=False)
+        if any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values()):
+            signature = inspect.signature(fn)  # the arguments that a decorator only passes on
     except (TypeError, ValueError):
         return  # a builtin without a signature: its first call will tell
     try:
@@ -177,9 +184,17 @@ def _check_signature(fn: Middleware) -> None:
         raise MiddlewareError(f"{needs}, as a middleware must be. {mend}") from None
 
 
-def refuse_function(out: FunctionType) -> NoReturn:
-    """Raise the error for a middleware that has made a function instead of running a step."""
-    *_, factory, name = ["", *out.__qualname__.split(".<locals>.")]
+def refuse_result(out: Any) -> None:
+    """Refuse a function or context manager that a middleware made instead of running a step."""
+    if isinstance(out, ContextDecorator | AsyncContextDecorator):
+        raise MiddlewareError(
+            "A middleware returned a context manager, which nothing enters. A generator function "
+            "is a middleware as it is: leave out `@contextmanager`."
+        )
+    if not (callable(out) and hasattr(out, "__name__")):  # a name: also a middleware of ours
+        return
+    qualified: str = getattr(out, "__qualname__", out.__name__)
+    *_, factory, name = ["", *qualified.split(".<locals>.")]
     call = f"`task.use({factory}(...))`" if factory else "`task.use(factory(...))`"
     raise MiddlewareError(
         f"A middleware returned the function `{name}`, which nothing calls. If it is a factory, "
@@ -297,7 +312,7 @@ async def _async_halves(
 
 
 class _Asynchronous:
-    """Makes a synchronous context manager usable by `async with`."""
+    """Makes a synchronous context manager usable by `async with`, faster than a generator does."""
 
     def __init__(self, manager: AbstractContextManager[Any]) -> None:
         self._manager = manager

@@ -18,7 +18,7 @@ from types import GeneratorType
 
 from ding_lite.cancellation import current_scope
 from ding_lite.errors import StepCancelled
-from ding_lite.runtime.concurrency import Executor, OpenGenerator, StepBarrier, Wakeup
+from ding_lite.runtime.concurrency import Executor, OpenGenerator, StepBarrier
 from ding_lite.runtime.context import Context, Lineage, latch_of
 from ding_lite.runtime.messaging.messages import Messages
 from ding_lite.runtime.middleware import (
@@ -250,13 +250,13 @@ def _ordinal(number: int) -> str:
 def pass_barrier(
     barrier: StepBarrier,
     onion: Onion,
-    wakeup: Wakeup | None = None,
+    messages: Messages | None = None,
     when: Callable[[], str] | None = None,
 ) -> None:
     """Wait for a concurrent step, push its open generators, and raise its errors, if any."""
     errors = []
     try:
-        outcomes = barrier.wait(wakeup)
+        outcomes = barrier.wait(messages)
     except BaseException as interrupt:  # noqa: BLE001 - raised again by `unwind`
         for outcome in barrier.ended.values():
             _push(onion, outcome.opened)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from operator import attrgetter
 from typing import Any, Self
+from weakref import WeakSet
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError, EnvError, MiddlewareError
@@ -100,12 +101,13 @@ class Task:
             first = Context(first)
             first.keep(*ctx.kept if isinstance(ctx, Context) else ())
         self._latch = latch_of(first)
-        self._executors = [Executor(int(n_async_workers), self._latch.step)]
+        self._executor = Executor(int(n_async_workers), self._latch.step)
+        self._of_compositions: WeakSet[Executor] = WeakSet()
         self._messages = Messages(self._router, self._latch, lambda: self._pipeline.ctx, clock)
         self._is_helper = is_helper_thread()
         if self._is_helper:
             self._messages.is_aside = self._is_aside
-        self._pipeline = Pipeline(first, self._executors[0], self._messages, self._place)
+        self._pipeline = Pipeline(first, self._executor, self._messages, self._place)
         self._resources = Resources()
         self._entered = False
         self._running = False
@@ -156,7 +158,7 @@ class Task:
         """Compose middleware into one that runs them in order."""
         for fn in fns:
             check_middleware(fn)
-        return serial(fns, self._executors[0])
+        return serial(fns, self._executor)
 
     def sequence(self, *fns: Middleware) -> Middleware:
         """Compose middleware as `serial` does; an older name."""
@@ -166,8 +168,9 @@ class Task:
         """Compose middleware into one that runs them at the same time and waits for all."""
         for fn in fns:
             check_middleware(fn)
-        self._executors.append(Executor(max(1, len(fns)), self._latch.step))
-        return parallel(fns, self._executors[-1])
+        executor = Executor(max(1, len(fns)), self._latch.step)
+        self._of_compositions.add(executor)
+        return parallel(fns, executor)
 
     def share(self, *keys: str, to: str | Iterable[str] | None = None) -> Self:
         """Share these ctx keys, and no others, with other nodes.
@@ -525,7 +528,7 @@ class Task:
             self._resources.leave(error)
             self._messages.unsubscribe()
             timeout = 1.0 if isinstance(error, KeyboardInterrupt) else None
-            for executor in self._executors:
+            for executor in (self._executor, *self._of_compositions):
                 executor.close(timeout)
             self._latch.step.reset()
 

@@ -185,7 +185,8 @@ class StepTimer:
 
 
 def _write_to_stderr(text: str) -> None:
-    sys.stderr.write(text)
+    if sys.stderr is not None:  # a service may have none
+        sys.stderr.write(text)
 
 
 class Trace:
@@ -241,17 +242,6 @@ class Trace:
             self._num_runs = max(0, self._num_runs - 1)
             if self._num_runs == 0:
                 self._timeline.close()
-
-    def record(self, name: str, step: int, began_ns: int, ended_ns: int) -> None:
-        """Add a slice to the time line; do nothing while no run is under way.
-
-        Args:
-            name: The name of the slice.
-            step: The step of the slice.
-            began_ns: When it began, by `time.monotonic_ns()`, which all nodes of a machine share.
-            ended_ns: When it ended, by the same clock.
-        """
-        self._timeline.record(name, step, began_ns, ended_ns)
 
 
 class _Stretch(AbstractContextManager[None]):

@@ -1,7 +1,7 @@
 """A clock that tests advance by hand.
 
-Use it wherever a `Clock` is accepted. Threads that sleep or wait with a timeout stay blocked until
-`advance` has moved the clock past their instant, so a test of five seconds takes no time.
+Use it wherever a `Clock` is accepted. Threads that wait with a timeout stay blocked until `advance`
+has moved the clock past their instant, so a test of five seconds takes no time.
 """
 
 from __future__ import annotations
@@ -61,16 +61,8 @@ class ManualClock:
             with self._changed:
                 del self._waiting[token]
 
-    def sleep(self, seconds: float) -> None:
-        """Block this thread until the clock has moved by `seconds`."""
-        wake = threading.Condition()
-        instant = self.now() + seconds
-        with wake:
-            while self.now() < instant:
-                self.wait(wake, instant)
-
     def until_waiting(self, threads: int = 1, *, timeout: float = 10.0) -> None:
-        """Wait until `threads` threads sleep or wait on this clock.
+        """Wait until `threads` threads wait on this clock.
 
         Call it before `advance`; otherwise a thread that has not begun to wait misses the change.
 

@@ -3,7 +3,7 @@
 # ruff: noqa: ANN401 - it stands in for a Context, with values of any type
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -171,29 +171,9 @@ class _RecordingMetrics(dict[str, Any]):
         self._note(name)
         super().__setitem__(name, value)
 
-    def update(self, *values: Any, **named: Any) -> None:
-        for name, value in dict(*values, **named).items():
-            self[name] = value
-
     def __delitem__(self, name: str) -> None:
         self._note(name)
         super().__delitem__(name)
-
-    def setdefault(self, name: str, default: Any = None) -> Any:
-        if name not in self:
-            self[name] = default
-        return self[name]
-
-    def pop(self, name: str, *default: Any) -> Any:
-        if name in self:
-            self._note(name)
-        return super().pop(name, *default)
-
-    if not TYPE_CHECKING:  # mypy wants the type of `|`
-
-        def __ior__(self, values: Any) -> Any:
-            self.update(values)
-            return self
 
     def __getitem__(self, name: str) -> Any:
         self._note(None)
@@ -207,18 +187,11 @@ class _RecordingMetrics(dict[str, Any]):
         self._note(None)
         return super().__iter__()
 
-    def get(self, name: str, default: Any = None) -> Any:
-        self._note(None)
-        return super().get(name, default)
+    if not TYPE_CHECKING:  # unlike those of a dict, these call the methods above
+        get, keys, items, values = Mapping.get, Mapping.keys, Mapping.items, Mapping.values
+        update, setdefault = MutableMapping.update, MutableMapping.setdefault
+        pop = MutableMapping.pop
 
-    def keys(self) -> Any:
-        self._note(None)
-        return super().keys()
-
-    def items(self) -> Any:
-        self._note(None)
-        return super().items()
-
-    def values(self) -> Any:
-        self._note(None)
-        return super().values()
+        def __ior__(self, values: Any) -> Any:
+            self.update(values)
+            return self

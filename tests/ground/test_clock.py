@@ -5,29 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given, strategies as st
 
-from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline, SystemClock
+from ding_lite.clock import SYSTEM_CLOCK, Deadline
 from ding_lite.errors import ConfigError
 from ding_lite.testing.clock import ManualClock
 
 # -- the machine's clock ---------------------------------------------------------------------
-
-
-def test_the_system_clock_is_the_monotonic_one_and_sleeps_as_long_as_it_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock: Clock = SYSTEM_CLOCK
-    before = time.monotonic()
-    assert before <= clock.now() <= time.monotonic()
-    slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
-    SystemClock().sleep(2.5)
-    assert slept == [2.5]
 
 
 def test_a_wait_on_the_system_clock_ends_when_the_condition_is_notified() -> None:
@@ -106,13 +93,6 @@ def wait_in_a_thread(
     thread = threading.Thread(target=wait)
     thread.start()
     return thread, outcome
-
-
-def test_behind_the_deadline_a_wait_looks_once(clock: ManualClock) -> None:
-    condition = threading.Condition()
-    with condition:
-        assert Deadline.after(-1.0, clock).wait(condition, lambda: True)
-        assert not Deadline.after(0.0, clock).wait(condition, lambda: False)
 
 
 @pytest.mark.parametrize("timeout", [5.0, None])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import os
 import sys
 import threading
 import time
@@ -146,13 +145,6 @@ def test_a_line_has_the_name_that_the_process_was_given(stream: io.StringIO) -> 
     assert speakers(stream) == ["node 0", "node 1 collector", "node 1 collector", "node 0"]
 
 
-def test_a_name_that_the_program_has_chosen_stays(stream: io.StringIO) -> None:
-    configure(stream=stream, node="the boss")
-    with named_in_logs("node 1"):
-        logging.getLogger("ding_lite.x").info("hello")
-    assert speakers(stream) == ["the boss"]
-
-
 def test_a_logger_is_configured_once_lines_of_it_can_be_seen(monkeypatch) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's own
     logger = logging.getLogger("ding_lite.x")
@@ -214,29 +206,3 @@ def test_a_line_below_the_level_does_not_count_for_the_throttle(stream, clock) -
         configure(level, stream=stream)
         throttle.once(logging.INFO, "slow", "slow")
     assert stream.getvalue().count("slow") == 1
-
-
-def test_the_same_line_from_many_threads_is_shown_once(log: Lines, clock: ManualClock) -> None:
-    class Cause(str):
-        """Lets another thread run each time it is looked up."""
-
-        __slots__ = ()
-
-        def __hash__(self) -> int:
-            os.stat("/")
-            return super().__hash__()
-
-    throttle = Throttle(log.logger, clock)
-    start = threading.Barrier(8)
-
-    def say() -> None:
-        for cause in range(50):
-            start.wait()
-            throttle.once(logging.INFO, Cause(cause), "cause %d", cause)
-
-    threads = [threading.Thread(target=say) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert log.lines == [f"INFO cause {cause}" for cause in range(50)]

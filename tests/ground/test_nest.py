@@ -6,7 +6,6 @@ import copy
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
 from hypothesis import given, strategies as st
 
 from ding_lite.nest import leaves, map_leaves, path_name
@@ -61,18 +60,6 @@ def test_every_leaf_is_yielded_once_with_the_path_that_leads_to_it(tree: Any) ->
         assert follow(tree, path) is leaf
         assert not (isinstance(leaf, dict | list | tuple) and leaf)
         assert eval(path_name(path, root="tree"), {"tree": tree}) is leaf
-
-
-def test_leaves_come_depth_first_in_the_order_of_the_containers() -> None:
-    tree = {"z": [1, (2, {"b": 3, "a": 4})], "a": 5}
-    assert [leaf for _, leaf in leaves(tree)] == [1, 2, 3, 4, 5]
-    assert [path for path, _ in leaves(tree)][2] == ("z", 1, 1, "b")
-
-
-@pytest.mark.parametrize("leaf", [None, 0, "", "text", b"", {}, [], (), set(), {1, 2}, range(3)])
-def test_a_leaf_by_itself_is_a_tree_with_an_empty_path(leaf: Any) -> None:
-    assert list(leaves(leaf)) == [((), leaf)]
-    assert map_leaves(lambda found: [found], leaf) == [leaf]
 
 
 def test_an_array_is_a_leaf() -> None:

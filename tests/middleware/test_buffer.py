@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 
 from ding_lite import middleware as mw
-from ding_lite.errors import ContextError
 from ding_lite.rl.batch import Transitions
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.rl.replay.prioritized import PrioritizedReplay
-from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.context import Context
-from ding_lite.testing import run_step
 from tests.middleware.running import run_steps
 
 
@@ -26,12 +23,6 @@ def test_what_was_collected_or_sent_by_several_nodes_ends_up_in_the_replay(
 
     task = run_steps(mw.collect(policy, envs, steps=8), receive, mw.add_to(replay), steps=5)
     assert len(replay) == task.ctx.metrics["replay_size"] == 40 * times
-
-
-def test_adding_before_collecting_names_the_missing_key(replay: ReplayBuffer) -> None:
-    with pytest.raises(ContextError, match=r"`ctx\.transitions` is not set") as caught:
-        run_step(mw.add_to(replay))
-    assert "add_to" in "".join(caught.value.__notes__)
 
 
 def test_training_waits_until_the_replay_holds_enough(policy, envs, replay) -> None:

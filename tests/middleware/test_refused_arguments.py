@@ -70,7 +70,11 @@ MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
             lambda x, steps=steps: x.collect(steps=steps),
             f"`steps` is {steps}, the number of envs 4",
         )
-        for steps in (0, -4, 2, 6, 10)
+        for steps in (2, 6, 10)
+    ),
+    *(
+        (lambda x, steps=steps: x.collect(steps=steps), "`steps` is .* a whole number from 1 on")
+        for steps in (0, -4, 8.0, "8")
     ),
     (
         lambda x: m.collect(x.policy, x.others, steps=4),
@@ -94,7 +98,9 @@ MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda x: x.train(batch_size=1_001), "`batch_size` is 1,001, the capacity .* 1,000"),
     (lambda x: m.train(x.policy, x.small), "`batch_size` is 8, the capacity of the replay 4"),
     (lambda x: x.train(batch_size=0), "`batch_size` is 0"),
+    (lambda x: x.train(batch_size=8.5), r"`batch_size` is 8\.5; it must be a whole number"),
     (lambda x: x.train(updates=0), "`updates` is 0"),
+    (lambda x: x.train(updates=1.5), r"`updates` is 1\.5; it must be a whole number"),
     (lambda x: m.train(x.policy, batch_size=32), "no replay to sample that many from"),
     (lambda x: x.train(beta=x.epsilon), "a ReplayBuffer, which has no priorities, but `beta`"),
     (lambda x: m.train(x.policy, beta=x.epsilon), "None, which has no priorities, but `beta`"),

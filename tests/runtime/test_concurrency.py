@@ -267,6 +267,18 @@ def test_nested_parallel_parts_do_not_wait_for_each_other_s_threads() -> None:
         task.run(max_step=3)
 
 
+def test_the_threads_of_a_composition_made_for_one_step_end_with_it() -> None:
+    async def coroutine(ctx: Context) -> None: ...
+
+    with Task() as task:
+        for _ in range(3):
+            task.forward(task.parallel(lambda ctx: None, coroutine)).renew()
+            for thread in threading.enumerate():
+                if thread.name.startswith("ding_lite-"):
+                    thread.join(10.0)
+                    assert not thread.is_alive()
+
+
 @pytest.mark.parametrize("compose", ["serial", "parallel"])
 def test_a_composition_is_an_onion_of_its_own_for_errors(compose: str) -> None:
     log: list[str] = []

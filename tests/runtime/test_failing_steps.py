@@ -14,7 +14,7 @@ import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.clock import Deadline
-from ding_lite.errors import MiddlewareError, StepCancelled
+from ding_lite.errors import StepCancelled
 from ding_lite.parallel.router.group import World
 from ding_lite.runtime import concurrency
 from ding_lite.runtime.context import Context
@@ -59,14 +59,6 @@ def _loop_on_the_task_in_a_thread_of_its_own(task: Task, ctx: Context) -> object
     return None
 
 
-def _wait_in_a_thread_of_its_own(task: Task, ctx: Context) -> object:
-    received: list[object] = []
-    thread = threading.Thread(target=lambda: received.append(task.wait_for("never")))
-    thread.start()
-    thread.join()
-    return received[0]
-
-
 def _watch(task: Task, ctx: Context) -> object:
     watch = task.router.subscribe("ctx/train_iter")
     assert watch.wait(lambda newest: False, Deadline.after(None), until=lambda: ctx.finish)
@@ -78,7 +70,7 @@ def _raw_receive(task: Task, ctx: Context) -> object:
 
 
 def _raw_send(task: Task, ctx: Context) -> object:
-    return task.router.send("work", 1, to="node.7", timeout=None)
+    return [task.router.send("raw", k, to="node.0", in_flight=1, timeout=None) for k in (1, 2)]
 
 
 def _call(task: Task, ctx: Context) -> object:
@@ -88,7 +80,7 @@ def _call(task: Task, ctx: Context) -> object:
 
 AS_AT_THE_END = [
     *(_wait_for, _receive, _send, _loop_on_ctx, _watch),
-    *(_loop_on_the_task_in_a_thread_of_its_own, _wait_in_a_thread_of_its_own),
+    _loop_on_the_task_in_a_thread_of_its_own,
 ]
 GIVEN_UP = [_raw_receive, _raw_send, _call]
 
@@ -509,13 +501,3 @@ def test_the_log_names_what_still_runs_when_a_step_has_failed(monkeypatch, caplo
     assert line.startswith(
         "a step has failed: `bad` raised Broken('no'); the error is raised once `deaf` has"
     )
-
-
-def test_a_middleware_error_of_another_kind_is_no_cancellation() -> None:
-    def bad(ctx: Context) -> None:
-        raise MiddlewareError("own")
-
-    with Task(async_mode=True) as task:
-        task.use(bad).use(lambda ctx: task.wait_for("never"))
-        with pytest.raises(MiddlewareError, match="own"):
-            task.run(max_step=1)

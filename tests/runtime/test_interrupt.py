@@ -12,6 +12,8 @@ import pytest
 
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.interrupt import REPEAT_S, DeferredSigint, interruptible, postponed
+from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing.clock import ManualClock
 from tests.threads import together
@@ -49,6 +51,19 @@ def test_the_first_ctrl_c_lets_the_step_end_and_then_raises() -> None:
     assert log == ["saver called", "rest", "left, finish=True", "saved at KeyboardInterrupt"]
 
 
+def test_ctrl_c_ends_a_run_within_asyncio_run_too() -> None:
+    log: list[str] = []
+
+    async def program() -> None:
+        with Task() as task:
+            task.use(Saver(log)).use(lambda ctx: signal.raise_signal(signal.SIGINT))
+            task.run(max_step=3)
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(program())
+    assert log == ["saver called", "saved at KeyboardInterrupt"]
+
+
 def test_sigterm_ends_the_run_in_order_with_the_shell_s_exit_code() -> None:
     log: list[str] = []
 
@@ -60,6 +75,28 @@ def test_sigterm_ends_the_run_in_order_with_the_shell_s_exit_code() -> None:
         task.use(Saver(log)).use(terminate).run()
     assert caught.value.code == 143
     assert log[-1] == "saved at Terminated"
+
+
+def test_a_programs_own_handler_may_finish_the_task_whatever_it_has_interrupted() -> None:
+    here, there = LocalRouter.group(2)
+    lock, heard = threading.Lock(), threading.Event()
+
+    def hear() -> None:
+        with lock:
+            heard.set()
+
+    def interrupt(ctx: Context) -> None:
+        with lock:
+            signal.raise_signal(signal.SIGUSR1)
+
+    there.on("finish", hear)
+    before = signal.signal(signal.SIGUSR1, lambda *_: setattr(task, "finish", True))
+    try:
+        with use_router(here), Task() as task:
+            task.use(interrupt).use(lambda ctx: heard.wait(10.0) and None).run()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert (heard.is_set(), task.ctx.total_step) == (True, 0)
 
 
 @pytest.mark.parametrize(

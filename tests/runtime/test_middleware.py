@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import pytest
 
+from ding_lite import middleware as mw
 from ding_lite.errors import MiddlewareError
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import (
@@ -101,6 +103,23 @@ def test_a_mistake_is_refused_by_name(mistake: object, message: str) -> None:
         Task().use(mistake)  # type: ignore[arg-type]
 
 
+def test_a_decorator_may_give_a_middleware_its_further_arguments() -> None:
+    def binding(fn: Callable[..., None]) -> Middleware:
+        @functools.wraps(fn)
+        def bound(ctx: Context) -> None:
+            fn(ctx, more=1)
+
+        return bound
+
+    def passing_on(fn: Callable[..., None]) -> Middleware:
+        return functools.wraps(fn)(lambda *args: fn(*args))
+
+    Task().use(binding(two)).run(max_step=1)
+    Task().use(passing_on(function)).run(max_step=1)
+    with pytest.raises(MiddlewareError, match=r"`two\(ctx, more\)` cannot be called with `ctx`"):
+        Task().use(passing_on(two))
+
+
 @pytest.mark.parametrize("async_mode", [False, True])
 def test_a_factory_of_one_argument_that_was_not_called_is_refused_in_its_first_step(
     async_mode: bool,
@@ -110,11 +129,18 @@ def test_a_factory_of_one_argument_that_was_not_called_is_refused_in_its_first_s
 
         return _evaluate
 
-    with (
-        Task(async_mode=async_mode).use(make_evaluate) as task,
-        pytest.raises(MiddlewareError, match=r"call it: `task\.use\(make_evaluate\(\.\.\.\)\)`"),
-    ):
-        task.run(max_step=1)
+    for factory, call in ((make_evaluate, "make_evaluate"), (mw.count_collected, "factory")):
+        with (
+            Task(async_mode=async_mode).use(factory) as task,
+            pytest.raises(MiddlewareError, match=rf"call it: `task\.use\({call}\(\.\.\.\)\)`"),
+        ):
+            task.run(max_step=1)
+
+
+@pytest.mark.parametrize("decorated", [contextmanager(onion), asynccontextmanager(async_onion)])
+def test_a_generator_as_a_context_manager_is_refused_in_its_first_step(decorated: Any) -> None:
+    with pytest.raises(MiddlewareError, match="returned a context manager, which nothing enters"):
+        Task().use(decorated).run(max_step=1)
 
 
 def test_a_coroutine_that_was_called_already_is_refused() -> None:

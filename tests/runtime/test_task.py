@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Self
 from unittest.mock import Mock
 
@@ -281,6 +283,19 @@ class TestByHand:
             assert "x" not in task.ctx
         assert other.x == 1
 
+    def test_a_function_made_for_one_step_does_not_stay_in_memory(self) -> None:
+        class Batch:
+            """Data that such a function may hold."""
+
+        def learn(batch: Batch, ctx: Context) -> None: ...
+
+        batch = Batch()
+        gone = weakref.ref(batch)
+        with Task() as task:
+            task.forward(partial(learn, batch)).renew()
+            del batch
+            assert gone() is None
+
     def test_in_async_mode_forward_starts_and_sync_waits(self) -> None:
         go = threading.Event()
 
@@ -548,5 +563,7 @@ class TestSeveralNodes:
     def test_waiting_for_other_nodes_alone_is_refused(self) -> None:
         with pytest.raises(ConfigError, match=r"this task runs alone"):
             Task().wait_parallel_ctx()
+        with pytest.raises(ConfigError, match=r"`newer_than` is \['x'\]; a dict of keys with"):
+            Task().wait_parallel_ctx(["x"])  # type: ignore[arg-type]
         with Task(attach_callback=print) as task, pytest.raises(ConfigError, match=r"runs alone"):
             task.use(boom).run(max_step=1)

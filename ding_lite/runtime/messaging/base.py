@@ -14,7 +14,13 @@ from typing import Any, TypeAlias, cast
 
 from ding_lite.cancellation import Wait
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
-from ding_lite.errors import ConfigError, DeadlineExceeded, StepCancelled
+from ding_lite.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    LabelError,
+    StepCancelled,
+    did_you_mean,
+)
 from ding_lite.interruption import is_for_program
 from ding_lite.runtime.messaging.collectives import COLLECTIVE, Collectives
 from ding_lite.runtime.messaging.inbox import (
@@ -24,7 +30,7 @@ from ding_lite.runtime.messaging.inbox import (
     check_listener,
     check_name,
 )
-from ding_lite.runtime.messaging.labels import check_patterns
+from ding_lite.runtime.messaging.labels import check_patterns, matches
 from ding_lite.runtime.messaging.streams import Item, Streams, Until
 from ding_lite.runtime.messaging.subscription import Subscription
 from ding_lite.runtime.trace.messages import Traced
@@ -312,11 +318,13 @@ class Router(ABC):
 
         Raises:
             ConfigError: The stream is no name, or `in_flight` no whole number from 1 on.
+            LabelError: No node of the job has a label that a pattern matches.
             DeadlineExceeded: No receiver had room in time.
             CodecError: The item cannot be encoded.
         """
-        check_name(stream, "a stream")
+        stream = check_name(stream, "a stream")
         check_all(whole(1, in_flight=in_flight))
+        patterns = check_patterns(to, of_receivers=True)
         began_ns, number, at_ns = self.traced.now(), 0, 0
 
         def write(own_number: int, oldest: int) -> Any:
@@ -324,16 +332,36 @@ class Router(ABC):
             number, at_ns = own_number, self.traced.now()
             return self._item(stream, number, oldest, tree)
 
+        has_ended = self._checked(until, timeout)
+
+        def is_over() -> bool:
+            if has_ended():
+                return True
+            self._refuse_unknown(patterns)
+            return False
+
         is_sent = self._streams.send(
             stream,
             write,
-            check_patterns(to, of_receivers=True),
+            patterns,
             in_flight=in_flight,
             timeout=timeout,
-            until=self._checked(until, timeout),
+            until=is_over,
         )
         self.traced.item_sent(stream, began_ns, number, at_ns)
         return is_sent
+
+    def _refuse_unknown(self, patterns: tuple[str, ...]) -> None:
+        """Refuse patterns that match no node of the job, if the labels of all nodes are known."""
+        world = self.world
+        if self.grows or not all(world) or any(matches(labels, patterns) for labels in world):
+            return
+        known = sorted(frozenset().union(*world))
+        raise LabelError(
+            f"No node of this job is matched by `to={list(patterns)}`, so what is sent would never "
+            f"arrive.{did_you_mean(patterns[0], known)} The labels of the nodes are: "
+            f"{', '.join(known)}."
+        )
 
     @abstractmethod
     def _item(self, stream: str, number: int, oldest: int, tree: Any) -> Any:
@@ -356,7 +384,7 @@ class Router(ABC):
             ConfigError: The stream is no name.
             DeadlineExceeded: No item arrived in time.
         """
-        check_name(stream, "a stream")
+        stream = check_name(stream, "a stream")
         return self._streams.receive(stream, timeout=timeout, until=self._checked(until, timeout))
 
     # -- waiting ---------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from weakref import ref
 from ding_lite.errors import ConfigError, MiddlewareError
 from ding_lite.interruption import is_for_program, refuse_exit
 from ding_lite.runtime.messaging.subscription import CTX, Subscription
-from ding_lite.runtime.middleware import name_of
+from ding_lite.runtime.middleware import MiddlewareShape, name_of, shape_of
 
 FINISH = "finish"
 """The event that the job has ended; it follows from a task's latch, and stays in force."""
@@ -67,10 +67,11 @@ class Receiver(Protocol):
         ...
 
 
-def check_name(name: object, of: str) -> None:
-    """Raise ConfigError unless this can be the name of an event or a stream, which `of` says."""
+def check_name(name: object, of: str) -> str:
+    """Return the name of an event or a stream, which `of` says; raise ConfigError for no name."""
     if not isinstance(name, str) or not name:
         raise ConfigError(f"The name of {of} is a non-empty string, not {name!r:.80}.")
+    return name if type(name) is str else str.__str__(name)  # a StrEnum's could not be sent
 
 
 def check_listener(event: str, fn: object) -> None:
@@ -79,6 +80,12 @@ def check_listener(event: str, fn: object) -> None:
         raise ConfigError(
             f"A listener of `{event}` is a function, not {fn!r}. "
             f"Give the function itself, without calling it."
+        )
+    if shape_of(fn) is not MiddlewareShape.FUNCTION:
+        raise ConfigError(
+            f"A listener of `{event}` is a plain function, and `{name_of(fn)}` a "
+            f"{shape_of(fn).value}, of which nothing would run. Await in a middleware instead, "
+            f"which calls `task.wait_for`."
         )
 
 

@@ -31,7 +31,7 @@ def check_labels(labels: str | Iterable[str], what: str = "label") -> frozenset[
                 f"{label!r} is no {what}. Use letters, digits, `_`, `-` and `.`, "
                 f"beginning with a letter, a digit or `_`: `learner`, `gpu-node`, `node.0`."
             )
-    return frozenset(checked)
+    return frozenset(map(str.__str__, checked))  # plain ones: members of a StrEnum cannot be sent
 
 
 def check_patterns(patterns: str | Iterable[str], *, of_receivers: bool = False) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ def check_patterns(patterns: str | Iterable[str], *, of_receivers: bool = False)
                 f"{pattern!r} is no label pattern: no label could match it. Use a label, or a "
                 f"glob pattern over labels: `learner`, `node.0`, `node.*`, `collector.[0-3]`."
             )
-    return checked
+    return tuple(map(str.__str__, checked))
 
 
 def several(names: str | Iterable[str]) -> tuple[str, ...]:

@@ -8,9 +8,7 @@ copied, as on a network.
 from __future__ import annotations
 
 import copy
-import itertools
 import logging
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -24,7 +22,6 @@ from ding_lite.errors import (
     PeerLost,
     RemoteError,
     did_you_mean,
-    kind_of,
 )
 from ding_lite.log import Throttle
 from ding_lite.runtime.messaging.base import CtxPart, Router, check_handler, guard
@@ -38,7 +35,7 @@ from ding_lite.runtime.messaging.labels import (
 )
 from ding_lite.runtime.messaging.streams import Parcel, Streams
 from ding_lite.runtime.messaging.subscription import CTX, check_topic
-from ding_lite.runtime.trace.messages import Traced, TracedEvent, arrow_key
+from ding_lite.runtime.trace.messages import Traced
 from ding_lite.settings import Settings, check_all, whole
 
 logger = logging.getLogger(__name__)
@@ -77,7 +74,6 @@ class LocalRouter(Router):
         self._serve_collectives()
         self._throttle = Throttle(logger)
         self.traced = Traced()
-        self._arrows = itertools.count()
 
     @classmethod
     def group(
@@ -97,9 +93,7 @@ class LocalRouter(Router):
         counted = count_roles(roles, num_nodes=num_nodes)
         routers = tuple(cls(node_id, labels=()) for node_id in range(num_nodes))
 
-        began_ns = time.monotonic_ns()
         for router, names in zip(routers, counted, strict=True):
-            router.traced = Traced(began_ns, shares_process=True)
             router._labels = node_labels(router._node_id, distributed=True, roles=names)
             router._group = tuple(other for other in routers if other is not router)
             router.is_active = router.has_audience = num_nodes > 1
@@ -120,40 +114,35 @@ class LocalRouter(Router):
     def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
         if not isinstance(event, str) or not event:  # as on a network
             raise CodecError(f"The name of an event is a non-empty string, not {event!r:.80}.")
-        tracer, began_ns, keys = self.traced.tracer, self.traced.now(), []
         for router in self._group:
-            copies, name = _copy_said(event, args, kwargs), event
-            theirs = router.traced.tracer
-            if tracer is not None and theirs is not None:
-                keys.append(arrow_key("local event", self._node_id, next(self._arrows)))
-                name = TracedEvent(event, theirs, keys[-1])
-            router._inbox.put_event(self._node_id, name, *copies)
-        if tracer is not None and keys:
-            where = tracer.slice(f"emit {event}", began_ns)
-            for key in keys:
-                tracer.arrow("s", "event", key, where, began_ns)
+            copies = _copied((args, kwargs), f"An argument of event `{event}`")
+            router._inbox.put_event(self._node_id, event, *copies)
 
     def publish(self, topic: str, tree: Any, *, to: str | Iterable[str] | None = None) -> None:
+        topic, what = check_topic(topic), f"The value of topic `{topic}`"
         has_receivers = to is not None and bool(self._group)
-        patterns = check_patterns(to or (), of_receivers=True) if has_receivers else None
-        self._publish([({check_topic(topic): tree}, patterns)])
+        patterns = check_patterns(to or (), of_receivers=True) if has_receivers else ("*",)
+        self._published[topic] = _copied(tree, what)
+        for router in self._group:
+            if matches(router._labels, patterns):
+                router._inbox.put_state(self._node_id, {topic: _copied(tree, what)})
 
     def _publish_parts(self, parts: Sequence[CtxPart]) -> None:
-        self._publish([({CTX + key: v for key, v in values.items()}, to) for values, to in parts])
-
-    def published(self, topic: str) -> Any:
-        return copy.deepcopy(self._published.get(topic))
-
-    def _publish(self, parts: Sequence[CtxPart]) -> None:
-        of_patterns = [(values, None if to is None else several(to)) for values, to in parts]
+        of_patterns = [
+            ({CTX + key: v for key, v in values.items()}, several("*" if to is None else to))
+            for values, to in parts
+        ]
         for router in self._group:
             found: dict[str, Any] = {}
             for values, patterns in of_patterns:
-                if patterns is None or matches(router._labels, patterns):
+                if matches(router._labels, patterns):
                     found |= values
             router._inbox.put_state(self._node_id, self._copy(found))
-        for values, _ in parts:
+        for values, _ in of_patterns:
             self._published |= self._copy(values)
+
+    def published(self, topic: str) -> Any:
+        return copy.deepcopy(self._published.get(topic))
 
     def register(self, name: str, fn: Callable[..., Any], *, quick: bool = False) -> None:
         check_handler(name, fn)  # it may replace another, as a server that starts again does
@@ -172,14 +161,13 @@ class LocalRouter(Router):
             return answer
 
         def pass_on(done: Future[Any]) -> None:
-            if (error := done.exception()) is not None:
+            try:
+                answer.set_result(_copied(done.result(), f"The result of call `{name}`"))
+            except BaseException as error:  # noqa: BLE001 - raised where the answer is waited for
                 answer.set_exception(_remote(node, error))
-            else:
-                answer.set_result(copy.deepcopy(done.result()))
 
-        guard(routers[node]._handle, (name, *copy.deepcopy((args, kwargs))), {}).add_done_callback(
-            pass_on
-        )
+        given = _copied((args, kwargs), f"An argument of call `{name}`")
+        guard(routers[node]._handle, (name, *given), {}).add_done_callback(pass_on)
         return answer
 
     def _handle(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -192,7 +180,7 @@ class LocalRouter(Router):
         return handler(*args, **kwargs)
 
     def _item(self, stream: str, number: int, oldest: int, tree: Any) -> Any:
-        return oldest, copy.deepcopy(tree)
+        return oldest, _copied(tree, f"An item of stream `{stream}`")
 
     def _carry(self, node: int, parcel: Parcel) -> Future[Any]:
         [receiver] = [r for r in (self, *self._group) if r._node_id == node]
@@ -236,29 +224,14 @@ class LocalRouter(Router):
         return copied
 
 
-def _copy_said(
-    event: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _copied(value: Any, what: str) -> Any:
+    """Copy what is sent, as a whole, so that objects in it are still shared."""
     try:
-        return copy.deepcopy((args, kwargs))  # together, so that they still share objects
+        return copy.deepcopy(value)
     except Exception as error:
-        at_fault = ", ".join(
-            f"`{name}`, {kind_of(value)}"
-            for name, value in [*enumerate(args), *kwargs.items()]
-            if not _can_be_copied(value)
-        )
         raise CodecError(
-            f"Event `{event}` cannot travel with its argument {at_fault}: {error}. Send what the "
-            f"other nodes need of it, or say `only_local=True`."
+            f"{what} cannot be sent: {error}. Send what the other nodes need of it."
         ) from error
-
-
-def _can_be_copied(value: Any) -> bool:
-    try:
-        copy.deepcopy(value)
-    except Exception:  # noqa: BLE001 - values copy themselves as they like
-        return False
-    return True
 
 
 def _remote(node: int, error: BaseException) -> RemoteError:

@@ -16,7 +16,14 @@ from typing import Any, NamedTuple
 
 from ding_lite.clock import Clock, Deadline, QuietCondition
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, did_you_mean
-from ding_lite.runtime.context import LOCAL_KEYS, Context, Latch, ParallelContext, share_latch
+from ding_lite.runtime.context import (
+    LOCAL_KEYS,
+    Context,
+    Latch,
+    ParallelContext,
+    plain_key,
+    share_latch,
+)
 from ding_lite.runtime.messaging.inbox import FINISH, Progress, check_listener, check_name
 from ding_lite.runtime.messaging.labels import check_patterns
 from ding_lite.runtime.messaging.router import Router
@@ -115,7 +122,7 @@ class Messages:
         only_local: bool,
         only_remote: bool,
     ) -> None:
-        check_name(event, "an event")
+        event = check_name(event, "an event")
         if only_local and only_remote:
             raise ConfigError(
                 "`only_local` and `only_remote` together would reach no node; give one of them."
@@ -222,8 +229,9 @@ class Messages:
                         f"node, thread or listener, or give `wait_for` a longer timeout."
                     )
         finally:
-            with self._lock:
-                self._waiting[event].remove(box)
+            with self._lock:  # not by `remove`: another wait may have an equal box
+                boxes = [other for other in self._waiting.pop(event) if other is not box]
+                self._waiting |= {event: boxes} if boxes else {}
 
     def _announce_end(self) -> None:
         """Post `finish` to the task's listeners; called once, on the thread that sets the latch."""
@@ -241,7 +249,8 @@ class Messages:
 
     def share(self, keys: tuple[str, ...], to: str | Iterable[str] | None) -> None:
         """Send these keys, and no unshared ones, to the nodes that patterns match."""
-        self._shares.append((keys, None if to is None else check_patterns(to, of_receivers=True)))
+        patterns = None if to is None else check_patterns(to, of_receivers=True)
+        self._shares.append((tuple(map(plain_key, keys)), patterns))
 
     def publish(self, ctx: Context) -> None:
         if self.is_aside():
@@ -257,6 +266,11 @@ class Messages:
         self, newer_than: Mapping[str, Any], timeout: float | None
     ) -> ParallelContext | None:
         """Block until other nodes have sent values newer than these, or the job ends."""
+        if not isinstance(newer_than, Mapping):
+            raise ConfigError(
+                f"`newer_than` is {newer_than!r:.80}; a dict of keys with the newest known values "
+                f"was expected, such as `{{'train_iter': 0}}`."
+            )
         self.subscribe()
         router, latch = self.router, self._latch
         deadline = Deadline.after(timeout, self._clock)

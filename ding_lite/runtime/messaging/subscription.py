@@ -18,7 +18,7 @@ LONGEST_TOPIC = 1024
 
 def check_topic(topic: object) -> str:
     """Return a topic that a program may publish; raise ConfigError for any other."""
-    if type(topic) is not str or not 1 <= len(topic) <= LONGEST_TOPIC:
+    if not isinstance(topic, str) or not 1 <= len(topic) <= LONGEST_TOPIC:
         raise ConfigError(
             f"A topic is {topic!r:.80}; a str of 1 to {LONGEST_TOPIC} characters was expected, "
             f"such as `actor/weights`."
@@ -28,7 +28,7 @@ def check_topic(topic: object) -> str:
             f"The topic {topic!r:.80} is that of a ctx key. Set the key on the ctx, or choose a "
             f"topic that does not begin with {CTX!r}."
         )
-    return topic
+    return str.__str__(topic)  # a plain one: a member of a StrEnum cannot be sent
 
 
 class Subscription:

@@ -82,14 +82,12 @@ class Traced:
     """The tracer of a node's messages, if there is one.
 
     `began_ns` is when its job began, on the machine's monotonic clock; None for a single node.
-    `shares_process` tells whether other nodes of the job are threads of the same process.
     """
 
-    def __init__(self, began_ns: int | None = None, *, shares_process: bool = False) -> None:
+    def __init__(self, began_ns: int | None = None) -> None:
         self.tracer: Tracer | None = None
         """Draws the time line; None while messages are not traced."""
         self.began_ns = began_ns
-        self.shares_process = shares_process
 
     def item_sent(self, stream: str, began_ns: int, number: int, at_ns: int) -> None:
         """Draw an item of a stream, which may have waited for room."""

@@ -40,7 +40,6 @@ class Timeline:
         self._made_ns = monotonic_ns()
         self._file: TraceFile | None = None
         self._traced: Traced | None = None
-        self._row_prefix = ""
         self._rows: set[int] = set()
         self._throttle = Throttle(logger)
         self._lock = threading.Lock()
@@ -52,10 +51,7 @@ class Timeline:
         with self._lock:
             self._file = TraceFile(self._path, since_ns)
             self._rows.clear()
-            name = describe_node(router.node_id, router.labels)
-            # The names of rows distinguish nodes that share a process.
-            self._row_prefix = f"{name} " if traced.shares_process else ""
-            self._name("process_name", "nodes" if traced.shares_process else name)
+            self._name("process_name", describe_node(router.node_id, router.labels))
         if traced.tracer is None:
             self._traced, traced.tracer = traced, self
 
@@ -101,7 +97,7 @@ class Timeline:
         tid = _OWN_ROWS + (thread * _ROWS + row) % _OWN_ROWS if row else thread
         if tid not in self._rows:
             self._rows.add(tid)
-            title = self._row_prefix + threading.current_thread().name
+            title = threading.current_thread().name
             self._name("thread_name", f"{title} {name}" if row else title, tid)
         return tid
 

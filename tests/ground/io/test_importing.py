@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import ding_lite.recipes  # noqa: F401 - before `sys.modules` is replaced
-from ding_lite import Parallel  # noqa: F401
 from ding_lite.errors import ConfigError
 from ding_lite.io.importing import find_member, import_place, look_here
 
@@ -14,8 +12,10 @@ from ding_lite.io.importing import find_member, import_place, look_here
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "modules", sys.modules.copy())
     monkeypatch.chdir(tmp_path)
+    yield
+    for name in [name for name in sys.modules if name.startswith(("imported_", "raised_"))]:
+        del sys.modules[name]
 
 
 def test_a_file_finds_its_neighbours_and_is_found_by_its_name():

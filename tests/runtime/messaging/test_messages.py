@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -121,12 +122,16 @@ def test_once_listens_once_and_off_removes_a_listener() -> None:
             task.off("event")
 
 
+async def _read() -> None: ...
+
+
 @pytest.mark.parametrize(
     ("event", "fn", "message"),
     [
         ("", print, "a non-empty string, not ''"),
         (3, print, "a non-empty string, not 3"),
         ("e", None, "A listener of `e` is a function, not None"),
+        ("e", _read, "A listener of `e` is a plain function, and `read` a coroutine, of which"),
     ],
 )
 def test_a_wrong_subscription_is_refused(event: str, fn: Any, message: str) -> None:
@@ -211,6 +216,23 @@ class TestWaitFor:
         clock.advance(5.0)
         waiter.join()
         assert "No event `never` came within 5 s" in str(failures[0])
+
+    def test_a_wait_that_times_out_leaves_another_one_alone(self, clock: ManualClock) -> None:
+        def wait(timeout: float) -> Emission | str | None:
+            try:
+                return task.wait_for("news", timeout)
+            except DeadlineExceeded:
+                return "too late"
+
+        with Task(clock=clock) as task, ThreadPoolExecutor(2) as pool:
+            patient = pool.submit(wait, 9.0)
+            clock.until_waiting(1)
+            hasty = pool.submit(wait, 3.0)
+            clock.until_waiting(2)
+            clock.advance(3.0)
+            assert hasty.result(10.0) == "too late"
+            task.emit("news", 1)
+            assert patient.result(10.0) == Emission((1,), {})
 
     def test_in_async_mode_a_worker_may_wait_for_an_event_of_a_listener(self, clock) -> None:
         got: list[object] = []

@@ -89,18 +89,6 @@ def test_a_quote_in_a_name_does_not_end_the_box() -> None:
     assert '  1  a "b"  on every node' in task.draw().text
 
 
-def test_drawing_calls_no_middleware_and_no_wrapper() -> None:
-    called: list[str] = []
-
-    def wrapper(fn: object) -> None:
-        called.append("wrapper")
-
-    task = Task().use(lambda ctx: called.append("middleware"))
-    task.use_step_wrapper(wrapper)  # type: ignore[arg-type]
-    assert "lambda" in task.draw().text
-    assert called == []
-
-
 def test_a_notebook_shows_the_flow_chart_or_else_the_text() -> None:
     drawn = Task().use(lambda ctx: None).draw()
     assert drawn._repr_mimebundle_(include=None) == {"text/vnd.mermaid": drawn.mermaid}

@@ -38,15 +38,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "trace.json"
 
 
-def test_a_file_is_whole_at_any_moment_but_for_the_bracket(path: Path) -> None:
-    file = TraceFile(path, monotonic_ns())
-    for number in range(3):
-        file.write({"number": number})
-        assert len(json.loads(path.read_text() + "]")) == 2 + number
-    file.close()
-    assert records(path) == [{"number": 0}, {"number": 1}, {"number": 2}]
-
-
 def test_a_file_of_the_same_job_is_gone_on_with(path: Path) -> None:
     since_ns = monotonic_ns()
     for number in range(3):
