@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ding_lite.clock import SYSTEM_CLOCK
-from ding_lite.errors import ConfigError, LabelError, did_you_mean, kind_of
+from ding_lite.errors import ConfigError, kind_of
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.labels import check_patterns, matches
+from ding_lite.runtime.messaging.labels import check_patterns
 from ding_lite.runtime.messaging.router import Router, current_router, is_alone
 from ding_lite.runtime.messaging.streams import Item
 from ding_lite.runtime.middleware import Middleware
@@ -58,13 +58,8 @@ def send(
     _check(key, timeout)
     check_all(whole(1, in_flight=in_flight))
     router, patterns = current_router(), check_patterns(to, of_receivers=True)
-    has_checked = False
 
     def _send(ctx: Context) -> None:
-        nonlocal has_checked
-        if not has_checked:
-            _check_receivers(router, patterns)
-            has_checked = True
         value = ctx[key]
         items = value if isinstance(value, list) else [value]
         del ctx[key]
@@ -187,15 +182,3 @@ def _check(key: object, timeout: float | None) -> None:
         )
     if timeout is not None:
         check_all(at_least_fault(0.0, timeout=timeout))
-
-
-def _check_receivers(router: Router, to: tuple[str, ...]) -> None:
-    """Refuse labels that no node has, if the labels of all nodes are known."""
-    world = router.world
-    if not router.grows and all(world) and not any(matches(labels, to) for labels in world):
-        known = sorted(frozenset().union(*world))
-        raise LabelError(
-            f"No node of this job is matched by `to={list(to)}`, so what is sent would never "
-            f"arrive.{did_you_mean(to[0], known)} The labels of the nodes are: "
-            f"{', '.join(known)}."
-        )
