@@ -65,20 +65,20 @@ class Recorded:
 
     def _infer(self, obs: Array, *more: Any) -> Any:  # noqa: ANN401 - of the module
         """Run the module for actions."""
-        self.flat.train(False)
         with torch.no_grad(), self._drawing:
+            self.flat.train(False)  # another thread may learn before its turn is over
             return self.flat.module(self._inputs(obs), *more)
 
     def _estimate(self, obs: Array, *more: Any) -> Any:  # noqa: ANN401 - of the module
         """Run the module for the targets of an update."""
-        self.flat.train(False)
         with torch.no_grad(), self._drawing:
+            self.flat.train(False)
             return self.flat.run(self._inputs(obs), *more)
 
     def _record(self, obs: Array, *more: Any) -> Any:  # noqa: ANN401 - of the module
         """Run the module for outputs that are learned from."""
-        self.flat.train(True)
         with torch.enable_grad(), self._drawing:
+            self.flat.train(True)
             return self.flat.run(self._inputs(obs), *more)
 
     def _backward(self, outputs: Sequence[Tensor], grads: Sequence[Tensor]) -> None:

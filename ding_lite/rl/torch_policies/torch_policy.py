@@ -422,8 +422,8 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     @contextmanager
     def _acting(self) -> Iterator[None]:
-        self._flat.train(False)
         with self._random, torch.no_grad():
+            self._flat.train(False)
             yield
 
     def _choose(self, obs: NumpyArray, explore: bool, memory: Memory | None) -> tuple[Any, ...]:
@@ -503,11 +503,11 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     def _write_gradient(self, batch: Any) -> dict[str, Any]:  # noqa: ANN401 - what `loss` takes
         self._check_not_replaced()
-        self._flat.train(True)
         if self._compiler is not None and self._compiled_loss is None:
             self._compiled_loss = self._compiler(self.loss)
         kind = type(self).__name__
         with self._random, torch.enable_grad():
+            self._flat.train(True)
             found = (self._compiled_loss or self.loss)(batch)
             loss_B, metrics = loss_and_metrics(found, kind)
             loss = self._mean(loss_B, batch) if loss_B.requires_grad else loss_B

@@ -6,7 +6,10 @@ import copy
 import math
 import pickle
 import re
+import sys
+import threading
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,6 +50,7 @@ from ding_lite.rl.host_or_device import DeviceMetrics
 from ding_lite.settings import as_config
 from tests.rl.nets import Joins, Splits
 from tests.rl.rollouts import draw_obs, draw_prioritized, lesson
+from tests.threads import together
 
 VECTOR = Box(-1.0, 1.0, (4,))
 SCREEN = Box(0, 255, (10, 10, 3), dtype=np.uint8)
@@ -354,6 +358,34 @@ def test_a_module_is_for_inference_after_an_update_and_learning_goes_on_as_befor
             check_equal(module(*one), module(*one))
         check_equal(policy.state_dict(), before)
     check_equal(policy.state_dict(), untouched.state_dict())
+
+
+@pytest.mark.parametrize("name", ["own dqn", "own ppo", "own memory", "own algorithm"])
+def test_acting_in_a_thread_changes_nothing_that_another_one_learns(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
+    sys.setswitchinterval(1e-6)
+    policy, alone = make(name), make(name)
+    has_learned = threading.Event()
+
+    def learn(learner: Any) -> None:
+        for seed in range(50):
+            learner.learn(lesson(learner, seed % 5))
+
+    def learn_and_stop() -> None:
+        try:
+            learn(policy)
+        finally:
+            has_learned.set()
+
+    def play() -> None:
+        while not has_learned.is_set():
+            act(policy, explore=False)
+
+    together(learn_and_stop, play)
+    learn(alone)
+    check_equal(policy.weights(), alone.weights())
 
 
 @pytest.mark.parametrize("given", ["functions", "modules"])
