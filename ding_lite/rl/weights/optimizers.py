@@ -71,7 +71,7 @@ class TorchOptimizer:
         self._grads = [(parameter, parameter.grad) for parameter in learning]
         try:
             self._optimizer = make(learning, lr=lr) if self._takes_lr else make(learning)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"`optimizer` was called with the parameters{' and `lr`' * self._takes_lr}, and "
                 f"raised: {error}. Write `lambda params: torch.optim.RMSprop(params, lr=1e-3)`."
@@ -221,7 +221,10 @@ def make_optimizer(
 def takes_lr(make: MakeOptimizer) -> bool:
     """Return whether `make` has an argument `lr` that is not bound already."""
     bound = make.keywords if isinstance(make, partial) else {}
-    return "lr" in inspect.signature(make).parameters and "lr" not in bound
+    try:
+        return "lr" in inspect.signature(make).parameters and "lr" not in bound
+    except ValueError:  # a `partial` with an unknown argument has no signature
+        return False
 
 
 def unused_settings(make: object) -> frozenset[str]:

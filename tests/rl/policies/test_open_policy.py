@@ -106,8 +106,12 @@ def test_a_network_that_does_not_fit_is_refused_at_once(network, error, message)
 
 
 def test_a_network_is_refused_where_pytorch_can_record_no_gradients():
-    with torch.inference_mode(), pytest.raises(ConfigError, match=r"within `torch\.inference_mode"):
-        DQN(CARTPOLE, network=nn.Linear(4, 2))
+    with torch.inference_mode():
+        network = nn.Linear(4, 2)
+        with pytest.raises(ConfigError, match=r"A DQN made within `torch\.inference_mode"):
+            DQN(CARTPOLE)
+    with pytest.raises(ConfigError, match=r"'weight' .* made within `torch\.inference_mode"):
+        DQN(CARTPOLE, network=network)
 
 
 @pytest.mark.parametrize("name", ["recur", "encode", "weights", "run"])

@@ -138,6 +138,8 @@ def test_parameters_frozen_later_are_left_alone_and_unfrozen_ones_are_refused():
     [
         (list, "`optimizer` returned a list"),
         (lambda: None, "was called with the parameters, and raised: .*Write `lambda params"),
+        (partial(torch.optim.SGD, momentun=0.9), "raised: .*unexpected .* 'momentun'"),
+        (torch.optim.Muon, "raised: Muon only supports 2D parameters"),
         (torch.optim.LBFGS, "`optimizer` is LBFGS, which computes the loss"),
         ("adam", r"a function of the parameters.*was expected"),
         (torch.optim.SGD([torch.zeros(1)], lr=1.0), r"a function of the parameters.*was expected"),
