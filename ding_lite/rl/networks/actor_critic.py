@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
 from ding_lite.rl.host_or_device import AnyArray, as_tensor
-from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP, names_of
 from ding_lite.rl.networks.modules import ActorCriticModule, MemoryActorCriticModule
+from ding_lite.rl.packing import as_floats, vectors
 from ding_lite.rl.recorded.actor_critic import LOG_STD, RecordedActorCritic, RecurrentActorCritic
 from ding_lite.rl.weights.flat import FlatWeights
 from ding_lite.rl.weights.flat_module import FlatModule, Network, Written
@@ -78,15 +78,15 @@ class MLPActorCritic(Written):
         return self.module
 
     def act(self, obs: NumpyArray) -> FloatArray:
-        return self._actor.infer(_vectors(obs))
+        return self._actor.infer(vectors(as_floats(obs)))
 
     def values(self, obs: NumpyArray) -> FloatArray:
-        return self._critic.infer(_vectors(obs))[:, 0]
+        return self._critic.infer(vectors(as_floats(obs)))[:, 0]
 
     def forward(
         self, obs: NumpyArray
     ) -> tuple[FloatArray, FloatArray, tuple[list[Tensor], list[Tensor]]]:
-        vectors_BI = as_tensor(_vectors(obs))
+        vectors_BI = as_tensor(vectors(as_floats(obs)))
         of_actor, of_critic = self._actor.forward(vectors_BI), self._critic.forward(vectors_BI)
         value_B: FloatArray = of_critic[-1].numpy()[:, 0]
         return of_actor[-1].numpy(), value_B, (of_actor, of_critic)
@@ -145,7 +145,3 @@ def _orthogonal(shape: tuple[int, ...], rng: np.random.Generator) -> NumpyArray:
     q *= torch.sign(torch.diagonal(r))  # otherwise the signs are not uniform
     drawn: NumpyArray = (q if rows >= columns else q.T).numpy().reshape(shape)
     return drawn
-
-
-def _vectors(obs: NumpyArray) -> FloatArray:
-    return as_floats(obs).reshape(len(obs), -1)

@@ -490,10 +490,15 @@ class GradientPolicy(OpenPolicy):
                 f"{type(self).__name__} {has}. `memory = policy.make_memory(num_envs)` makes one, "
                 f"and `memory.reset(done)` follows each env step."
             )
-        expected = (num_envs, self.state_size)
-        if memory is not None and memory.state.shape != expected:
+        if memory is None:
+            return
+        expected, is_memory = (num_envs, self.state_size), isinstance(memory, Memory)
+        if not is_memory or memory.state.shape != expected:
+            found = f"is {kind_of(memory)}"
+            if is_memory:
+                found = f"has states of the shape {memory.state.shape}"
             raise ShapeError(
-                f"`memory` has states of the shape {memory.state.shape}; {expected} was expected "
+                f"`memory` {found}; {expected} was expected "
                 f"for {num_envs} observations and {type(self).__name__}'s network. "
                 f"`policy.make_memory({num_envs})` makes one."
             )

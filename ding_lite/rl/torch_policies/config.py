@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import TypeVar, get_args
+from typing import ForwardRef, TypeVar, get_args
 
 from ding_lite.settings import COUNT, NATURAL, SHARE, STEP_SIZE, check_settings, positive, setting
 
@@ -43,11 +43,14 @@ ConfigT = TypeVar("ConfigT", bound=TorchPolicyConfig)
 def config_type(policy: type) -> type[TorchPolicyConfig]:
     """Return the config class of a kind of policy, found by its generic base or by its name."""
     for kind in policy.__mro__:
+        module = sys.modules.get(kind.__module__)
         for base in vars(kind).get("__orig_bases__", ()):
             for named in get_args(base):
+                if isinstance(named, ForwardRef):  # as in `TorchPolicy["MyConfig"]`
+                    named = getattr(module, named.__forward_arg__, None)
                 if isinstance(named, type) and issubclass(named, TorchPolicyConfig):
                     return named
-        found = getattr(sys.modules.get(kind.__module__), f"{kind.__name__}Config", None)
+        found = getattr(module, f"{kind.__name__}Config", None)
         if isinstance(found, type) and issubclass(found, TorchPolicyConfig):
             return found
     return TorchPolicyConfig

@@ -8,6 +8,7 @@ n-step returns within a sequence, and the value rescaling of Pohlen et al. 2018 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -374,12 +375,12 @@ class _LegalValues(nn.Module):
 
 def _state_size(net: nn.Module) -> int:
     size = getattr(net, "state_size", None)
-    if type(size) is not int or size < 1:
+    if not isinstance(size, Integral) or size < 1:
         raise ConfigError(
             f"`network` ({type(net).__name__}) has the `state_size` {size!r}; a whole number above "
             f"0 was expected, the length of the recurrent state that `forward(obs, state)` takes."
         )
-    return size
+    return int(size)
 
 
 def _tensor(value: Any) -> Tensor:  # noqa: ANN401 - an array, by its type

@@ -69,7 +69,7 @@ def layers(num_inputs: int, num_outputs: int) -> nn.Module:
 class Remembers(nn.Module):
     """With values of its own, an actor-critic; without, the values of R2D2."""
 
-    state_size = 3
+    state_size = np.int64(3)  # as sums of numpy are
 
     def __init__(self, *, has_value: bool) -> None:
         super().__init__()
@@ -554,6 +554,16 @@ def test_an_update_on_a_device_that_is_not_finite_is_left_out_and_named_when_it_
 
 
 @EVERY_POLICY
+def test_there_may_be_no_observations_to_act_for(name: str) -> None:
+    policy = make(name)
+    if getattr(policy, "state_size", 0):
+        return  # a memory has at least one environment
+    obs = draw_obs(np.random.default_rng(0), policy.spec, (0,))
+    assert act(policy, obs).shape == (0, *policy.spec.action_shape)
+    assert act(policy, obs, explore=False).shape == (0, *policy.spec.action_shape)
+
+
+@EVERY_POLICY
 def test_a_memory_that_is_missing_superfluous_or_of_another_size_is_refused(
     name: str,
 ) -> None:
@@ -567,8 +577,10 @@ def test_a_memory_that_is_missing_superfluous_or_of_another_size_is_refused(
         with pytest.raises(ConfigError, match=rf"{type(policy).__name__} {told}"):
             getattr(policy, method, policy.act)(obs, **memory)
         if policy.state_size:
-            with pytest.raises(ShapeError, match=r"the shape \(2, \d+\); \(9, \d+\) was expected"):
-                getattr(policy, method, policy.act)(obs, memory=policy.make_memory(2))
+            for wrong in (policy.make_memory(2), policy.make_memory(9).state):
+                found = r"has .* shape \(2, \d+\)" if isinstance(wrong, Memory) else "is a ndarray"
+                with pytest.raises(ShapeError, match=rf"{found}; \(9, \d+\) was expected"):
+                    getattr(policy, method, policy.act)(obs, memory=wrong)
     assert (policy.make_memory(2) is None) == (not policy.state_size)
 
 
