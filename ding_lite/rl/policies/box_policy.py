@@ -131,7 +131,6 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             device=device,
             compile=compile,
         )
-        self._refuse_capture("draw random numbers on the host")
         name = type(self).__name__
         self._box = BoxActions(spec, policy=name)
         self._rng = make_rng(config.seed, name.lower())

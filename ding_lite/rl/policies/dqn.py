@@ -153,7 +153,6 @@ class DQN(OpenPolicy):
         self._optimizer = self._make_optimizer(self._q_net)
         both = (self._q_net, self._target_net)
         self._compile_networks(net.flat for net in both if isinstance(net, RecordedQNetwork))
-        self._graph = self._captured()
 
     def _make_networks(self, network: MakeModule | None) -> tuple[QNetwork, QNetwork]:
         if network is not None:

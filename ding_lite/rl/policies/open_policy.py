@@ -88,8 +88,6 @@ class OpenPolicy(ABC):
     _update: Callable[..., Outputs]
     """Does an update without the counts, which the host keeps. Only policies with updates that can
     be captured have it."""
-    _graph: CapturedUpdate | None = None
-    """The captured update; None if updates are not captured."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -133,6 +131,8 @@ class OpenPolicy(ABC):
         self._parts: dict[str, Any] = {
             name: part for name, part in parts.items() if part is not None
         }
+        self._graph = self._captured()
+        """The captured update; None if updates are not captured."""
 
     if not TYPE_CHECKING:  # a type checker refuses unknown names by itself
         load = Elsewhere()  # of the class, where `__getattr__` is not asked
@@ -378,6 +378,12 @@ class OpenPolicy(ABC):
     def _captured(self) -> CapturedUpdate | None:
         if not self._is_captured:
             return None
+        if not hasattr(self, "_update"):
+            raise ConfigError(
+                f'`compile="graph"` captures the updates of DQN and PPO, and those of '
+                f'{type(self).__name__} cannot be captured. Take `compile="torch"`, or leave it '
+                f"out."
+            )
         check_captures(self.device, optimizer=self._parts.get("optimizer"))
         return CapturedUpdate(self._update, CudaRecorder(self.device), device=self.device)
 
@@ -392,13 +398,6 @@ class OpenPolicy(ABC):
             )
         with self._random or nullcontext():  # a graph cannot contain the change of generators
             return self._graph(inputs, **form)
-
-    def _refuse_capture(self, reason: str) -> None:
-        if self._is_captured:
-            raise ConfigError(
-                f'`compile="graph"` captures the updates of DQN and PPO, and those of '
-                f'{type(self).__name__} {reason}. Take `compile="torch"`, or leave it out.'
-            )
 
     def clone(self) -> Self:
         """Make an independent policy in exactly this state, random generators included."""

@@ -115,7 +115,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     ) -> None:
         config = cast(ConfigT, own_config(config, self._settings_type()))
         super().__init__(spec, config, optimizer=optimizer, device=device, compile=compile)
-        self._refuse_capture("may do anything in `loss`")
         name = type(self).__name__.lower()
         self._random = TorchRandom(config.seed, name, device=self.device)
         draws_there = self.device.type != "meta"  # a device without data has no generator
