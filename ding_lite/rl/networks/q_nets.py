@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Protocol, Self
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
-from ding_lite.rl.formulas.q_learning import Values
 from ding_lite.rl.host_or_device import placed
 from ding_lite.rl.networks.conv import Conv
 from ding_lite.rl.networks.layers import MLP, DuelingHead, MLPOutputs, names_of
@@ -27,20 +26,7 @@ from ding_lite.rl.recorded.network import RecordedQNetwork
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.flat import FlatWeights
-from ding_lite.rl.weights.flat_module import FlatModule, Network, Written
-
-
-class QNetwork(Network, Values, Protocol):
-    """Computes values, and the gradient of the weights from that of the values."""
-
-    def backward(self, saved: Any, grad_BA: Tensor) -> None:  # noqa: ANN401 - differs by network
-        """Write `grads`, given the activations and the gradient of the values."""
-
-    def values(self, obs: NumpyArray) -> FloatArray:
-        """Compute the values of observations, [N, A], as an array."""
-
-    def copy_buffers(self, leader: Self) -> None:
-        """Copy the buffers of another network, such as running means."""
+from ding_lite.rl.weights.flat_module import FlatModule, Written
 
 
 class MLPQNetwork(Written, MLPOutputs):
@@ -65,10 +51,14 @@ class MLPQNetwork(Written, MLPOutputs):
         super().backward(saved, grad_BA.to(self._device))
 
     def values(self, obs: NumpyArray) -> FloatArray:
+        """Compute the values of observations, [N, A], as an array."""
         return self._layers.infer(vectors(as_floats(obs)))
 
-    def copy_buffers(self, leader: Self) -> None:
+    def copy_buffers(self, leader: object) -> None:
         """Do nothing, because there are no buffers."""
+
+
+QNetwork: TypeAlias = MLPQNetwork | RecordedQNetwork
 
 
 def make_q_network(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -114,5 +114,5 @@ class RecordedQNetwork(Recorded):
         values_NA: FloatArray = self._infer(obs).cpu().numpy()
         return values_NA
 
-    def copy_buffers(self, leader: Self) -> None:
+    def copy_buffers(self, leader: Any) -> None:  # noqa: ANN401 - another of this class
         self.flat.copy_buffers(leader.flat)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,26 +17,6 @@ from ding_lite.rl.weights.flat import FlatAdam
 
 MakeOptimizer: TypeAlias = Callable[..., torch.optim.Optimizer]
 """Makes an optimiser from a list of parameters, such as `torch.optim.RMSprop`."""
-
-
-class Optimizer(Protocol):
-    """Steps flat weights along their gradient."""
-
-    lr: float
-
-    def step(
-        self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
-    ) -> None:
-        """Do one update along a gradient, [P], of the optimiser's own weights or of `weights_P`.
-
-        A `skip` of 1.0 changes nothing.
-        """
-
-    def state_dict(self) -> dict[str, Any]:
-        """Copy everything that an exact resume needs."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned."""
 
 
 class TorchOptimizer:
@@ -194,6 +174,9 @@ class TorchOptimizer:
                 f"`lr`: its `step` steps the scheduler too, and its `state_dict` and "
                 f"`load_state_dict` contain the scheduler's state."
             )
+
+
+Optimizer: TypeAlias = FlatAdam | TorchOptimizer
 
 
 def make_optimizer(
