@@ -12,12 +12,12 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor
 
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError, did_you_mean, kind_of
-from ding_lite.rl.batch import Array, FloatArray, NumpyArray
-from ding_lite.rl.host_or_device import CPU, floats, on
+from ding_lite.rl.batch import Array, NumpyArray
+from ding_lite.rl.formulas.distributions import BoxUnits
+from ding_lite.rl.host_or_device import CPU
 from ding_lite.rl.networks.activations import Activation
-from ding_lite.rl.networks.box_actors import within_bounds
 from ding_lite.rl.networks.conv import Conv, TorsoName, images_of
-from ding_lite.rl.spec import EnvSpec, action_bounds
+from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import NATURAL, SHARE, as_config, check_settings, choice, setting, widths
 
 ConfigT = TypeVar("ConfigT")
@@ -83,10 +83,10 @@ def own_config(config: object, kind: type[ConfigT]) -> ConfigT:
     return config
 
 
-class BoxActions:
+class BoxActions(BoxUnits):
     """Scales between a network's outputs, -1 to 1, and the actions of an environment."""
 
-    def __init__(self, spec: EnvSpec, *, policy: str) -> None:
+    def __init__(self, spec: EnvSpec, *, policy: str, device: torch.device = CPU) -> None:
         space = spec.action_space
         if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
             advice = "DQN, which is for Discrete actions, or PPO, which is for both"
@@ -97,38 +97,15 @@ class BoxActions:
                 f"{policy} is for continuous actions, but {spec.env_id} has the action space "
                 f"{space}. Take {_OF_SEVERAL if several else advice}."
             )
-        self._low_A, self._high_A = (end.ravel() for end in action_bounds(space))
-        if not np.isfinite([self._low_A, self._high_A]).all():
+        super().__init__(space, device=device)
+        if not np.isfinite([self.low, self.high]).all():
             raise ConfigError(
                 f"{policy} scales its actions to their bounds, but those of {spec.env_id} are "
                 f"{space.low.tolist()} to {space.high.tolist()}. Take PPO, A2C or IMPALA, which "
                 f"need none, or give it finite ones with gymnasium's `TransformAction(env, lambda "
                 f"action: action, Box(-1, 1, shape))`: make_envs(..., wrappers=[...])."
             )
-        self.size = int(np.prod(space.shape))
-        low_A, high_A = (x.astype(np.float64).ravel() for x in (space.low, space.high))
-        self._shape = space.shape
-        self._middle_A = (0.5 * low_A + 0.5 * high_A).astype(np.float32)
-        half_A = 0.5 * high_A - 0.5 * low_A
-        self._half_A = half_A.astype(np.float32)
-        # Where both bounds are equal, the unit action is 0.
-        self._per_half_A = np.divide(1.0, half_A, out=np.zeros_like(half_A), where=half_A > 0.0)
-        self._per_half_A = self._per_half_A.astype(np.float32)
-
-    def from_unit(self, unit_NA: FloatArray) -> FloatArray:
-        """Turn numbers from -1 to 1 into actions within their bounds, [N, ...]."""
-        action_NA: FloatArray = within_bounds(
-            unit_NA, self._middle_A, self._half_A, self._low_A, self._high_A
-        )
-        return action_NA.reshape(-1, *self._shape)
-
-    def to_unit(self, action: Array) -> Any:  # noqa: ANN401 - an array on a CPU, else a tensor
-        """Turn actions, [B, ...], into numbers from -1 to 1, [B, A], on their own device."""
-        device = action.device if isinstance(action, Tensor) else CPU
-        action_BA = floats(on(device, action)).reshape(len(action), self.size)
-        unit_BA = action_BA - on(device, self._middle_A)
-        unit_BA *= on(device, self._per_half_A)
-        return unit_BA
+        self.size = len(self.unit_D)
 
 
 def packed(obs: Any, spec: EnvSpec) -> NumpyArray:  # noqa: ANN401 - a tree, or an array

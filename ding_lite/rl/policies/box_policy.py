@@ -132,7 +132,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             compile=compile,
         )
         name = type(self).__name__
-        self._box = BoxActions(spec, policy=name)
+        self._box = BoxActions(spec, policy=name, device=self.device)
         self._rng = make_rng(config.seed, name.lower())
         self._norm = make_norm(spec, normalize_obs=config.normalize_obs, device=self.device)
         if actor is None or critic is None:
