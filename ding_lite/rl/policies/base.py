@@ -18,18 +18,60 @@ from ding_lite.rl.host_or_device import CPU
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.conv import Conv, TorsoName, images_of
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.settings import NATURAL, SHARE, as_config, check_settings, choice, setting, widths
+from ding_lite.settings import (
+    COUNT,
+    NATURAL,
+    SHARE,
+    STEP_SIZE,
+    as_config,
+    check_settings,
+    choice,
+    positive,
+    setting,
+    widths,
+)
 
 ConfigT = TypeVar("ConfigT")
 _OF_SEVERAL = "PPO, A2C or IMPALA, which make several choices at once"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicyConfig:
-    """The settings that all policies with a network of this package share."""
+class CommonConfig:
+    """The settings that all policies share."""
 
     gamma: float = setting(0.99, SHARE)
     """The discount of one env step. Higher looks further ahead, about 1 / (1 - gamma) steps."""
+    normalize_obs: bool = False
+    """Normalise each number of an observation to mean 0 and standard deviation 1. It helps if their
+    scales differ much. It is not for images, which are scaled to 0 to 1."""
+    seed: int = setting(0, NATURAL)
+    """The seed of the initial weights and of exploration."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepConfig(CommonConfig):
+    """The settings that all policies with a single loss share."""
+
+    lr: float = setting(1e-3, STEP_SIZE)
+    """Adam's step size. Higher learns faster; too high forgets. 1e-4 to 3e-3 are usual, and larger
+    networks need lower ones."""
+    lr_end: float | None = setting(None, STEP_SIZE)
+    """The step size from update `lr_updates` on, to which it falls linearly; None keeps `lr`. A
+    tenth of `lr` is usual: with a lower step size learning settles and less is forgotten."""
+    lr_updates: int = setting(50_000, COUNT)
+    """The number of updates in which the step size falls; usually all updates of the run. The count
+    of updates is saved, so that a resumed run continues with the same step size."""
+    max_grad_norm: float | None = setting(None, positive)
+    """The norm to which a larger gradient is clipped; None does not clip."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyConfig(CommonConfig):
+    """The settings that all policies with a network of this package share."""
+
     hidden: tuple[int, ...] = setting((64, 64), widths)
     """The widths of the hidden layers. Wider layers can learn more and take longer. Images pass
     through convolutions first; a single layer of 128 to 512 is usual after them."""
@@ -42,16 +84,30 @@ class PolicyConfig:
     activation: Activation = setting("relu", choice(Activation))
     """The activation of hidden layers: `relu` is fastest, `tanh` keeps values within bounds, and
     `gelu`, `elu` and `silu` are smooth. Convolutions use `relu`."""
-    normalize_obs: bool = False
-    """Normalise each number of an observation to mean 0 and standard deviation 1. It helps if their
-    scales differ much. It is not for images, which are scaled to 0 to 1."""
-    seed: int = setting(0, NATURAL)
-    """The seed of the initial weights and of exploration."""
 
     images = property(images_of)
 
-    def __post_init__(self) -> None:
-        check_settings(self)
+
+@dataclass(frozen=True, kw_only=True)
+class QLearningConfig(PolicyConfig):
+    """The settings that DQN and R2D2 share."""
+
+    double: bool = True
+    """Choose the next action by the online network and compute its value by the target network, so
+    that values are overestimated less."""
+    target_tau: float = setting(0.01, SHARE, positive)
+    """The share of the online weights in each update of the target network. Higher follows faster
+    and less stably; 0.001 to 0.02 are usual, and 1 copies the weights."""
+    target_every: int = setting(1, COUNT)
+    """The number of updates of the online network per update of the target network; with
+    `target_tau` 1, 100 to 10,000 are usual."""
+    epsilon_start: float = setting(1.0, SHARE)
+    """The share of random actions at the first env step."""
+    epsilon_end: float = setting(0.1, SHARE)
+    """The share of random actions from env step `epsilon_steps` on. Lower gives higher returns
+    while collecting; too low, and a good policy forgets states that it no longer visits."""
+    epsilon_steps: int = setting(5_000, COUNT)
+    """The number of env steps in which the share of random actions falls linearly."""
 
 
 def discrete_actions(spec: EnvSpec, *, policy: str) -> int:

@@ -30,7 +30,8 @@ from ding_lite.rl.networks.q_nets import QNetwork, draw_weights, make_q_network,
 from ding_lite.rl.networks.trees.parts import encodes_images, for_inference, inputs_of
 from ding_lite.rl.packing import ArrayT
 from ding_lite.rl.policies.base import (
-    PolicyConfig,
+    QLearningConfig,
+    StepConfig,
     discrete_actions,
     own_config,
     packed,
@@ -44,7 +45,7 @@ from ding_lite.rl.weights.compiled import Compile, Inputs, Outputs
 from ding_lite.rl.weights.flat import FlatWeights, clip_norm
 from ding_lite.rl.weights.flat_module import MakeModule, acting, made_module
 from ding_lite.rl.weights.optimizers import MakeOptimizer
-from ding_lite.settings import COUNT, SHARE, STEP_SIZE, choice, positive, setting, suggests
+from ding_lite.settings import COUNT, choice, setting, suggests
 
 _COLUMNS = ("action", "reward", "terminated", "num_steps", "weight")
 """The columns of a batch, besides observations, that an update reads; only prioritized batches have
@@ -53,23 +54,14 @@ _COLUMNS = ("action", "reward", "terminated", "num_steps", "weight")
 
 @suggests
 @dataclass(frozen=True, kw_only=True)
-class DQNConfig(PolicyConfig):
+class DQNConfig(QLearningConfig, StepConfig):
     """Settings of DQN. The defaults suit small tasks such as CartPole."""
 
-    lr: float = setting(2e-3, STEP_SIZE)
+    lr: float = 2e-3
     """Adam's step size. Higher learns faster; too high forgets. 1e-4 to 3e-3 are usual, and larger
     networks need lower ones."""
-    lr_end: float | None = setting(None, STEP_SIZE)
-    """The step size from update `lr_updates` on; None keeps `lr`. A tenth of `lr` is usual: with a
-    lower step size learning settles and less is forgotten."""
-    lr_updates: int = setting(50_000, COUNT)
-    """The number of updates in which the step size falls linearly to `lr_end`. The count of updates
-    is saved, so that a resumed run continues with the same step size."""
     n_step: int = setting(3, COUNT)
     """The number of rewards summed before bootstrapping; 1 to 5 are usual."""
-    double: bool = True
-    """Choose the next action by the online network and compute its value by the target network, so
-    that values are overestimated less."""
     dueling: bool = False
     """Estimate the value of an observation and the advantage of each action separately. This helps
     where many actions have similar values."""
@@ -77,21 +69,6 @@ class DQNConfig(PolicyConfig):
     """The transitions of one update. More are more stable and slower; 32 to 512 are usual."""
     loss: Literal["huber", "mse"] = setting("huber", choice("huber", "mse"))
     """`huber` is linear for errors above 1, so that outliers weigh less; `mse` is quadratic."""
-    target_tau: float = setting(0.01, SHARE, positive)
-    """The share of the online weights in each update of the target network. Higher follows faster
-    and less stably; 0.001 to 0.02 are usual, and 1 copies the weights."""
-    target_every: int = setting(1, COUNT)
-    """The number of updates of the online network per update of the target network; with
-    `target_tau` 1, 100 to 10,000 are usual."""
-    max_grad_norm: float | None = setting(None, positive)
-    """The norm to which a larger gradient is clipped; None does not clip."""
-    epsilon_start: float = setting(1.0, SHARE)
-    """The share of random actions at the first env step."""
-    epsilon_end: float = setting(0.1, SHARE)
-    """The share of random actions from env step `epsilon_steps` on. Lower gives higher returns
-    while collecting; too low, and a good policy forgets states that it no longer visits."""
-    epsilon_steps: int = setting(5_000, COUNT)
-    """The number of env steps in which the share of random actions falls linearly."""
 
 
 class DQN(OpenPolicy):

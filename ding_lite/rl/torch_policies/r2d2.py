@@ -20,11 +20,9 @@ from ding_lite.rl.batch import NumpyArray, Sequences
 from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.formulas.sequence_targets import rescaled, sequence_targets, unscaled
 from ding_lite.rl.memory import Memory
-from ding_lite.rl.networks.activations import Activation
-from ding_lite.rl.networks.conv import Conv, TorsoName, images_of
 from ding_lite.rl.networks.modules import Torso
 from ding_lite.rl.networks.trees.parts import inputs_of
-from ding_lite.rl.policies.base import discrete_actions
+from ding_lite.rl.policies.base import QLearningConfig, discrete_actions
 from ding_lite.rl.policies.open_policy import check_no_description
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs
 from ding_lite.rl.spec import EnvSpec
@@ -33,12 +31,12 @@ from ding_lite.rl.torch_policies.torch_policy import ChangeModule, TorchPolicy
 from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat_module import MakeModule, acting, made_module
 from ding_lite.rl.weights.optimizers import MakeOptimizer
-from ding_lite.settings import COUNT, NATURAL, SHARE, choice, positive, setting, suggests, widths
+from ding_lite.settings import COUNT, NATURAL, choice, setting, suggests
 
 
 @suggests
 @dataclass(frozen=True, kw_only=True)
-class R2D2Config(TorchPolicyConfig):
+class R2D2Config(QLearningConfig, TorchPolicyConfig):
     """Settings of R2D2. The defaults suit small tasks."""
 
     lr: float = 2e-3
@@ -57,33 +55,13 @@ class R2D2Config(TorchPolicyConfig):
     output."""
     memory_size: int = setting(64, COUNT)
     """The width of the recurrent layer. Wider layers remember more and take longer."""
-    hidden: tuple[int, ...] = setting((64,), widths)
+    hidden: tuple[int, ...] = (64,)
     """The widths of the layers before it. Images pass through convolutions first."""
-    torso: TorsoName = setting("auto", choice(TorsoName))
-    """The convolutions for images, as in DQN."""
-    convs: tuple[Conv, ...] | None = None
-    """The convolutions for images, one by one, instead of those of `torso`, as in DQN."""
-    activation: Activation = setting("relu", choice(Activation))
-    """The activation of hidden layers."""
-    double: bool = True
-    """Choose the next action by the online network and compute its value by the target network."""
     rescale: bool = False
     """Learn values on a scale that grows like a square root. It helps if returns differ by orders
     of magnitude, as in games without reward clipping."""
-    target_tau: float = setting(0.01, SHARE, positive)
-    """The share of the online weights in each update of the target network; 1 copies them."""
-    target_every: int = setting(1, COUNT)
-    """The number of updates of the online network per update of the target network."""
     max_grad_norm: float | None = 10.0
     """The norm to which a larger gradient is clipped; None does not clip."""
-    epsilon_start: float = setting(1.0, SHARE)
-    """The share of random actions at the first env step."""
-    epsilon_end: float = setting(0.1, SHARE)
-    """The share of random actions from env step `epsilon_steps` on."""
-    epsilon_steps: int = setting(5_000, COUNT)
-    """The number of env steps in which the share of random actions falls linearly."""
-
-    images = property(images_of)
 
 
 class RecurrentQ(nn.Module):
