@@ -165,14 +165,6 @@ class NStep:
         next_obs = state.get("next_obs")
         self._next_obs = None if next_obs is None else np.array(next_obs)
 
-    def drop_broken_off(self, obs_N: NumpyArray) -> None:
-        """Drop pending env steps of environments that did not continue from their last step.
-
-        Args:
-            obs_N: The current observations, [N, ...].
-        """
-        self.flush(obs_N)
-
     def _store(self, step: Step) -> tuple[NumpyArray, NumpyArray]:
         if self._rings is None:
             if not isinstance(step.obs, np.ndarray):

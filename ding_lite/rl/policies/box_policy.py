@@ -362,15 +362,6 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             self.reduce_gradient(grad_P)
         optimizer.step(grad_P, weights_P, skip=skip)
 
-    def check_loss(self, loss: float, *, of: str, update: int | None = None) -> None:
-        """Raise if a loss is not finite.
-
-        Raises:
-            NonFiniteError: If it is NaN or infinite.
-        """
-        number = self.train_iter + 1 if update is None else update
-        self._check_finite(loss, f"loss of the {of}", f"{type(self).__name__}'s update {number}")
-
     def _tensors_of(self, batch: Transitions) -> tuple[Tensor, Tensor, Tensor]:
         action_1BA = placed(self._box.to_unit(batch.action), self.device).unsqueeze(0)
         return self._on_device(batch.obs), self._on_device(batch.next_obs), action_1BA

@@ -43,7 +43,7 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.compiled import Compile, Inputs, Outputs
 from ding_lite.rl.weights.flat import FlatWeights, clip_norm
-from ding_lite.rl.weights.flat_module import MakeModule, acting, made_module
+from ding_lite.rl.weights.flat_module import MakeModule, made_module
 from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.settings import COUNT, choice, setting, suggests
 
@@ -158,11 +158,6 @@ class DQN(OpenPolicy):
             unpack=None if encoder is None else spec.unpack,
             device=self.device,
         )
-
-    @property
-    def target_module(self) -> nn.Module:
-        """The target network as a plain module, with the same weights."""
-        return acting(self._target_net.module)
 
     @property
     def own_modules(self) -> Mapping[str, Mapping[str, nn.Module]]:
@@ -318,15 +313,6 @@ class DQN(OpenPolicy):
         q_1B = rows.pick(q_1BA, rows.fold(transitions.action))
         error_B: FloatArray = to_numpy(td_error(rows, transitions, q_1B, next_q_1B)[0])
         return error_B
-
-    def check_loss(self, loss: float, *, update: int | None = None) -> None:
-        """Raise if a loss is not finite.
-
-        Raises:
-            NonFiniteError: If it is NaN or infinite.
-        """
-        number = self.train_iter + 1 if update is None else update
-        self._check_finite(loss, update=f"{type(self).__name__}'s update {number}")
 
     def _observations(self, batch: Transitions) -> tuple[Tensor, Tensor]:
         return self._inputs(self._placed(batch.obs)), self._inputs(self._placed(batch.next_obs))

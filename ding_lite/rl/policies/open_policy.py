@@ -428,6 +428,12 @@ class OpenPolicy(ABC):
             check(float(loss))  # before other learners use its gradient
         return guard(loss, check)
 
+    def check_loss(self, loss: float, *, of: str = "", update: int | None = None) -> None:
+        """Raise NonFiniteError if a loss is NaN or infinite; `of` names the networks of several."""
+        number = self.train_iter + 1 if update is None else update
+        what = f"loss of the {of}" if of else "loss"
+        self._check_finite(loss, what, f"{type(self).__name__}'s update {number}")
+
     def _check_finite(self, value: float, what: str = "loss", update: str = "") -> None:
         if math.isfinite(value):
             return

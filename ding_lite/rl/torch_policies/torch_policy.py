@@ -30,6 +30,7 @@ from ding_lite.rl.torch_policies.attributes import Attributes, check_names, refu
 from ding_lite.rl.torch_policies.config import ConfigT, config_type
 from ding_lite.rl.torch_policies.losses import (
     LossMetrics,
+    checked,
     loss_and_metrics,
     mean_loss,
     read_metrics,
@@ -441,15 +442,8 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
                 f"{', '.join(expected)} were expected."
             )
         if memory is not None:
-            *_, state = values
-            if not isinstance(state, Tensor) or tuple(state.shape) != memory.state.shape:
-                shape = tuple(state.shape) if isinstance(state, Tensor) else kind_of(state)
-                raise ShapeError(
-                    f"`choose` of {type(self).__name__} returned the next states {shape}; a tensor "
-                    f"of the shape {memory.state.shape} was expected, as `state_size` is "
-                    f"{self.state_size}."
-                )
-            memory.state[:] = state.cpu().numpy()
+            what = f"`choose` of {type(self).__name__} returned the next states"
+            memory.state[:] = checked(values[-1], memory.state.shape, what=what).cpu().numpy()
         return values[: len(self._chosen)]
 
     def _inputs(self, obs: NumpyArray) -> Tensor:
@@ -466,13 +460,8 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         return replace(batch, **{name: self._seen(getattr(batch, name)) for name in names})
 
     def _as_actions(self, chosen: Tensor, count: int, *, explore: bool) -> NumpyArray:
-        expected = (count, *self.spec.action_shape)
-        if not isinstance(chosen, Tensor) or tuple(chosen.shape) != expected:
-            found = tuple(chosen.shape) if isinstance(chosen, Tensor) else type(chosen).__name__
-            raise ShapeError(
-                f"`choose` of {type(self).__name__} returned {found} for {count} observations; "
-                f"a tensor of the shape {expected} was expected."
-            )
+        what = f"`choose` of {type(self).__name__} returned the actions"
+        checked(chosen, (count, *self.spec.action_shape), what=what)
         if explore:
             self.env_step += count
         actions: NumpyArray = chosen.cpu().numpy().astype(self.spec.action_dtype, copy=False)

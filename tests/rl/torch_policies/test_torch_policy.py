@@ -288,7 +288,7 @@ def test_a_network_that_is_replaced_after_build_is_refused_unless_it_has_the_sam
 
 def test_actions_of_another_form_are_refused():
     policy = broken(choose=lambda self, obs, explore: self.net(obs))(CARTPOLE)
-    with pytest.raises(ShapeError, match=r"`choose` of Broken returned \(5, 2\) for 5"):
+    with pytest.raises(ShapeError, match=r"`choose` of Broken returned the actions \(5, 2\);"):
         policy.act(OBS)
     box = EnvSpec(env_id="x", obs_space=CARTPOLE.obs_space, action_space=Box(-1, 1, (2,)))
     assert broken(choose=lambda self, obs, explore: self.net(obs))(box).act(OBS).shape == (5, 2)
