@@ -7,6 +7,7 @@ n-step returns within a sequence, and the value rescaling of Pohlen et al. 2018 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, Literal
@@ -119,7 +120,7 @@ class R2D2(TorchPolicy[R2D2Config]):
 
     Args:
         spec: The spec of the environments, `envs.spec`.
-        config: The settings.
+        config: The settings, or a dict of them.
         network: Your own network instead of the one that the config describes: a module, or a
             function of the spec that makes one. It has a `state_size`, S, and its
             `forward(obs, state)` maps observations, [B, ...], and states, [B, S], to the value of
@@ -146,7 +147,7 @@ class R2D2(TorchPolicy[R2D2Config]):
     def __init__(
         self,
         spec: EnvSpec,
-        config: R2D2Config | None = None,
+        config: R2D2Config | Mapping[str, Any] | None = None,
         *,
         network: MakeModule | None = None,
         optimizer: MakeOptimizer | None = None,
@@ -154,9 +155,7 @@ class R2D2(TorchPolicy[R2D2Config]):
         compile: Compile = None,
     ) -> None:
         self._given = network
-        super().__init__(
-            spec, config or R2D2Config(), optimizer=optimizer, device=device, compile=compile
-        )
+        super().__init__(spec, config, optimizer=optimizer, device=device, compile=compile)
         if network is not None:
             self._parts["network"] = network
 
@@ -262,11 +261,11 @@ class R2D2(TorchPolicy[R2D2Config]):
 
     # -- learning ------------------------------------------------------------------------
 
-    def loss(self, batch: Sequences) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ANN401 - of tensors
         """Compute the mean Huber loss of the existing steps after the burn-in."""
         start, config = batch.burn_in, self.config
-        obs, mask_BT = _tensor(batch.obs)[:, start:], _tensor(batch.mask)[:, start:]
-        action_BT = _tensor(batch.action)[:, start:]
+        obs, mask_BT = batch.obs[:, start:], batch.mask[:, start:]
+        action_BT = batch.action[:, start:]
         with torch.no_grad():
             target_BTA = self._unroll(self.target, obs, self._burnt_in(self.target, batch))
             state_B = self._burnt_in(self.net, batch)
@@ -277,8 +276,8 @@ class R2D2(TorchPolicy[R2D2Config]):
             ranked_BTA = self._only_legal(q_BTA if config.double else target_BTA, obs)
             value_BT = target_BTA.gather(-1, ranked_BTA.argmax(-1, keepdim=True)).squeeze(-1)
             goal_BT = sequence_targets(
-                _tensor(batch.reward)[:, start:],
-                _tensor(batch.terminated)[:, start:],
+                batch.reward[:, start:],
+                batch.terminated[:, start:],
                 mask_BT,
                 unscaled(value_BT) if config.rescale else value_BT,
                 gamma=config.gamma,
@@ -289,12 +288,12 @@ class R2D2(TorchPolicy[R2D2Config]):
         count = mask_BT.sum()
         return (loss_BT * mask_BT).sum() / count, {"q_mean": (q_BT * mask_BT).sum() / count}
 
-    def _burnt_in(self, net: nn.Module, batch: Sequences) -> Tensor:
+    def _burnt_in(self, net: nn.Module, batch: Any) -> Tensor:  # noqa: ANN401
         """Return the states after the burn-in; steps that do not exist do not change them."""
-        state_B, obs, mask_BT = _tensor(batch.state), _tensor(batch.obs), _tensor(batch.mask)
+        state_B: Tensor = batch.state
         for time in range(batch.burn_in):
-            _, next_B = self._one_step(net, obs[:, time], state_B)
-            state_B = torch.where(mask_BT[:, time, None], next_B, state_B)
+            _, next_B = self._one_step(net, batch.obs[:, time], state_B)
+            state_B = torch.where(batch.mask[:, time, None], next_B, state_B)
         return state_B
 
     def _one_step(self, net: nn.Module, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -359,8 +358,3 @@ def _state_size(net: nn.Module) -> int:
             f"0 was expected, the length of the recurrent state that `forward(obs, state)` takes."
         )
     return int(size)
-
-
-def _tensor(value: Any) -> Tensor:  # noqa: ANN401 - an array, by its type
-    tensor: Tensor = value
-    return tensor

@@ -117,19 +117,8 @@ class TorchRolloutPolicy(TorchPolicy[ConfigT]):
     def act(
         self, obs: NumpyArray, *, explore: bool = True, memory: Memory | None = None
     ) -> NumpyArray:
-        """Choose an action for each observation, within the bounds of the action space.
-
-        Args:
-            obs: [N, ...].
-            explore: Whether actions should explore.
-            memory: A result of `make_memory(N)`, for a policy with memory.
-
-        Returns:
-            Actions, [N] int64 or [N, ...].
-        """
-        obs = packed(obs, self.spec)
-        action, _ = self._choose(obs, explore, memory)
-        return within(self.spec, self._as_actions(action, len(obs), explore=explore))
+        """Choose as `TorchPolicy` does, within the bounds of the action space."""
+        return within(self.spec, super().act(obs, explore=explore, memory=memory))
 
     def explore(
         self, obs: NumpyArray, *, memory: Memory | None = None

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError, ShapeError, kind_of
+from ding_lite.nest import map_leaves
 from ding_lite.rl.batch import Array, NumpyArray, Sequences, Transitions
 from ding_lite.rl.host_or_device import Metrics, as_tensor, computable, number, placed
 from ding_lite.rl.memory import Memory
@@ -43,6 +44,8 @@ from ding_lite.rl.weights.flat_module import FlatModule, acting, check_held, see
 from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.settings import check_all, inside, positive, whole
 
+_ON_HOST = {"serial", "burn_in", "replay_id"}
+"""The fields of a batch that stay on the host."""
 ChangeModule: TypeAlias = Callable[[nn.Module], nn.Module | None]
 
 
@@ -306,7 +309,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
                 returns values of another form.
         """
         obs = packed(obs, self.spec)
-        (action,) = self._choose(obs, explore, memory)
+        action, *_ = self._choose(obs, explore, memory)
         return self._as_actions(action, len(obs), explore=explore)
 
     def learn(self, batch: Any, /) -> Metrics:  # noqa: ANN401 - Transitions, by default
@@ -475,16 +478,13 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             check_obs(batch.next_obs, self.spec)
         if isinstance(batch.obs, Tensor) and batch.obs.device == self.device:
             return batch
-        kept = {"serial", "burn_in", "replay_id"}
         values = {f.name: getattr(batch, f.name) for f in fields(batch)}
         moved: dict[str, Any] = {
-            n: v if n in kept or v is None else self._to_device(v)
-            for n, v in values.items()
-            if n != "extra"
+            name: value if name in _ON_HOST else map_leaves(self._to_device, value)
+            for name, value in values.items()
+            if value is not None
         }
-        if "extra" in values:
-            moved["extra"] = {n: self._to_device(v) for n, v in batch.extra.items()}
-        return type(batch)(**moved)
+        return replace(batch, **moved)
 
     def _to_device(self, value: Array) -> Tensor:
         return placed(value if isinstance(value, Tensor) else np.asarray(value), self.device)

@@ -127,7 +127,7 @@ def test_log_probs_of_another_shape_are_refused():
         return torch.zeros(len(obs)), self.net(obs)
 
     policy = make(type("Broken", (Reinforce,), {"choose": choose}))
-    with pytest.raises(ShapeError, match=r"log-probabilities \(2, 3\) for 2"):
+    with pytest.raises(ShapeError, match=r"log-probabilities \(2, 3\); a tensor"):
         policy.explore(np.zeros((2, 1), dtype=np.float32))
 
 
