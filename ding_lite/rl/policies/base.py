@@ -9,10 +9,9 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
-from torch import Tensor
 
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError, did_you_mean, kind_of
-from ding_lite.rl.batch import Array, NumpyArray
+from ding_lite.rl.batch import Array, NumpyArray, to_numpy
 from ding_lite.rl.formulas.distributions import BoxUnits
 from ding_lite.rl.host_or_device import CPU
 from ding_lite.rl.networks.activations import Activation
@@ -165,12 +164,12 @@ class BoxActions(BoxUnits):
 
 
 def packed(obs: Any, spec: EnvSpec) -> NumpyArray:  # noqa: ANN401 - a tree, or an array
-    """Return observations as one array: a tree is packed, arrays and tensors are unchanged."""
+    """Return observations as one array: a tree is packed, an array is unchanged."""
     if obs.__class__ is np.ndarray:  # the usual case; `isinstance` is slower
         return cast(NumpyArray, obs)
     if isinstance(obs, Mapping | tuple):
         return spec.pack(obs)
-    return cast(NumpyArray, obs) if isinstance(obs, Tensor) else np.asarray(obs)
+    return np.asarray(to_numpy(obs))
 
 
 def check_obs(obs: Array, spec: EnvSpec) -> None:

@@ -245,13 +245,14 @@ class DQN(OpenPolicy):
             NonFiniteError: If the loss is NaN or infinite. The weights are then unchanged.
             ShapeError: If the observations are not those of the policy's environment.
         """
+        rows = self._rows(batch)  # raises before anything changes
         inputs = {name: getattr(batch, name, None) for name in _COLUMNS}
         self._note(batch.obs)
         inputs["obs"], inputs["next_obs"] = self._observations(batch)
         inputs["mask"] = self._next_mask(batch)
         check = partial(self.check_loss, update=self.train_iter + 1)
         self._optimizer.lr = self._lr(self.train_iter)
-        metrics = self._run_update(inputs, rows=self._rows(batch), follows=self._follows)
+        metrics = self._run_update(inputs, rows=rows, follows=self._follows)
         self.train_iter += 1
         if self.config.lr_end is not None:
             metrics["lr"] = self.lr

@@ -191,9 +191,13 @@ class OpenPolicy(ABC):
         return obs if self._norm is None else self._norm(obs)
 
     def _placed(self, obs: Array) -> Tensor:
-        """Return the observations of a batch, checked and normalised, on the device."""
+        """Return the observations of a batch, checked and normalised, on the device.
+
+        Bytes are unchanged, all others become float32.
+        """
         check_obs(obs, self.spec)
-        return placed(obs if self._norm is None else self._norm(on(self.device, obs)), self.device)
+        seen = placed(obs if self._norm is None else self._norm(on(self.device, obs)), self.device)
+        return seen if seen.dtype == torch.uint8 else seen.float()
 
     def _note(self, obs: Array) -> None:
         """Add the observations of a batch to the statistics by which they are normalised."""

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError, ShapeError, kind_of
-from ding_lite.nest import map_leaves
 from ding_lite.rl.batch import Array, NumpyArray, Sequences, Transitions
 from ding_lite.rl.host_or_device import Metrics, as_tensor, computable, number, placed
 from ding_lite.rl.memory import Memory
@@ -478,12 +477,11 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             check_obs(batch.next_obs, self.spec)
         if isinstance(batch.obs, Tensor) and batch.obs.device == self.device:
             return batch
-        values = {f.name: getattr(batch, f.name) for f in fields(batch)}
-        moved: dict[str, Any] = {
-            name: value if name in _ON_HOST else map_leaves(self._to_device, value)
-            for name, value in values.items()
-            if value is not None
-        }
+        values = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name not in _ON_HOST}
+        extra = values.pop("extra", {})
+        moved: Any = {n: self._to_device(v) for n, v in values.items() if v is not None}
+        if extra:
+            moved["extra"] = {name: self._to_device(value) for name, value in extra.items()}
         return replace(batch, **moved)
 
     def _to_device(self, value: Array) -> Tensor:

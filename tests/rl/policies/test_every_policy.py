@@ -49,7 +49,7 @@ from ding_lite.rl import (
 from ding_lite.rl.host_or_device import DeviceMetrics
 from ding_lite.settings import as_config
 from tests.rl.nets import Joins, Splits
-from tests.rl.rollouts import draw_obs, draw_prioritized, lesson
+from tests.rl.rollouts import draw_batch, draw_obs, draw_prioritized, lesson
 from tests.threads import together
 
 VECTOR = Box(-1.0, 1.0, (4,))
@@ -242,8 +242,12 @@ def test_published_weights_reach_a_collector_and_stay_as_they_are(name: str) -> 
     with pytest.raises(ShapeError, match=f"`normalize_obs` {there}, and this one has it {here}"):
         collector.load_weights(other)
     check_equal(collector.weights(), before)
-    collector.load_weights(arrays)
-    check_equal(collector.weights(), published)
+    parameters = {  # some of them as of `dict(module.named_parameters())`
+        name: tensor.clone().requires_grad_(tensor.dim() > 1) for name, tensor in published.items()
+    }
+    for given in (parameters, arrays):
+        collector.load_weights(given)
+        check_equal(collector.weights(), published)
     np.testing.assert_array_equal(act(collector, explore=False), act(learner, explore=False))
     for seed in range(2, 4):
         learner.learn(lesson(learner, seed))
@@ -557,8 +561,17 @@ def test_there_may_be_no_observations_to_act_for(name: str) -> None:
     if getattr(policy, "state_size", 0):
         return  # a memory has at least one environment
     obs = draw_obs(np.random.default_rng(0), policy.spec, (0,))
-    assert act(policy, obs).shape == (0, *policy.spec.action_shape)
+    assert act(policy, torch.from_numpy(obs)).shape == (0, *policy.spec.action_shape)
     assert act(policy, obs, explore=False).shape == (0, *policy.spec.action_shape)
+
+
+@pytest.mark.parametrize("name", ["dqn", "own dqn", "own normalized dqn", "sac", "own sac"])
+def test_batches_of_doubles_are_learned_and_empty_ones_refused(name: str) -> None:
+    policy, twin, drawn = make(name), make(name), draw_batch(0, spec=KINDS[name][1])
+    doubles = replace(drawn, obs=drawn.obs.double(), next_obs=drawn.next_obs.double())
+    assert policy.learn(doubles) == pytest.approx(twin.learn(drawn), rel=1e-4)
+    with pytest.raises(ShapeError, match="batch to learn from is empty"):
+        policy.learn(Transitions(*[getattr(drawn, name)[:0] for name in Transitions.__slots__]))
 
 
 @EVERY_POLICY
