@@ -15,7 +15,7 @@ from ding_lite.rl.batch import Array, NumpyArray, to_numpy
 from ding_lite.rl.formulas.distributions import BoxUnits
 from ding_lite.rl.host_or_device import CPU
 from ding_lite.rl.networks.activations import Activation
-from ding_lite.rl.networks.conv import Conv, TorsoName, images_of
+from ding_lite.rl.networks.conv import Conv, TorsoName, convolutions, images_of
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import (
     COUNT,
@@ -77,7 +77,7 @@ class PolicyConfig(CommonConfig):
     torso: TorsoName = setting("auto", choice(TorsoName))
     """The convolutions for images: `nature` (about 84 x 84 pixels), `small` (up to about 30 x 30),
     `mlp` (none), or `auto`, which chooses by size."""
-    convs: tuple[Conv, ...] | None = None
+    convs: tuple[Conv, ...] | None = setting(None, convolutions)
     """The convolutions for images, one by one, instead of those of `torso`; None uses `torso`. Each
     image of an observation has its own convolutions of these sizes."""
     activation: Activation = setting("relu", choice(Activation))

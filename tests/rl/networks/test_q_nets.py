@@ -124,3 +124,6 @@ def test_convolutions_are_settings_that_are_checked():
         Conv(4, 0, 1)
     with pytest.raises(ConfigError, match="`convs` is"):
         as_config(DQNConfig, {"convs": [{"channels": 4, "kernels": 3}]})
+    for wrong in ("small", Conv(4, 3, 1), ((4, 3, 1),)):
+        with pytest.raises(ConfigError, match=r"`convs` is .*such as \(Conv\(channels=16"):
+            DQNConfig(convs=wrong)  # type: ignore[arg-type]
