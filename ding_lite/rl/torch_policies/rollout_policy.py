@@ -178,7 +178,8 @@ class TorchRolloutPolicy(TorchPolicy[ConfigT]):
         values: dict[str, Any] = {f.name: getattr(joined, f.name) for f in fields(TensorRollout)}
         moved: Any = {n: None if v is None else self._to_device(v) for n, v in values.items()}
         found: Any = self.batches(self._normalized(TensorRollout(**moved)))
-        batches = iter(found if isinstance(found, Iterable) else [])
+        has_returned_one = isinstance(found, tuple) or not isinstance(found, Iterable)
+        batches = iter([] if has_returned_one else found)
         for count in itertools.count():
             with self._acting():
                 batch = next(batches, None)
