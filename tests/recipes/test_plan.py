@@ -210,7 +210,7 @@ def test_steps_are_as_many_as_updates_need() -> None:
     ("settings", "message"),
     [
         ({"learning_rate": 1.0}, 'Unknown setting "learning_rate". Did you mean "lr"? The sett'),
-        ({"zzz": 1.0}, 'Unknown setting "zzz". The settings of dqn are: gamma, hidden,'),
+        ({"zzz": 1.0}, 'Unknown setting "zzz". The settings of dqn are: gamma, normalize_obs,'),
         ({"n_envs": 1}, '"num_envs" is an option and no setting: --num-envs on the command line'),
         ({"num_envs": 1}, "--num-envs on the command line, train(..., num_envs=...) in Python"),
         ({"lr": "fast"}, "`lr` is 'fast'; `float` was expected"),
