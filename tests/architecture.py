@@ -79,7 +79,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         "tree launch supervise",
     ),
     "rl": (
-        "batch host_or_device packing memory spec seeding torch_random protocols",
+        "batch host_or_device packing memory spec seeding torch_random protocols wrong_calls",
         "weights",
         "recorded",
         "networks formulas replay envs checkpoint reward_norm",

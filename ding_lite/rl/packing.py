@@ -95,7 +95,7 @@ class Leaf:
         lead = raw.shape[: raw.ndim - len(self.raw_shape)]
         if isinstance(self.space, Discrete | MultiDiscrete):
             owner_A, choice_A = self._one_hot
-            numbers = raw.reshape(*lead, -1)
+            numbers = raw.reshape(*lead, math.prod(self.raw_shape))
             return np.equal(numbers if numbers.shape[-1] == 1 else numbers[..., owner_A], choice_A)
         is_picture = isinstance(self.space, Box) and len(self.raw_shape) == 3
         if is_picture and has_channels_last(self.raw_shape):
@@ -200,7 +200,10 @@ class Packing:
         """Return all parts as one vector of floats, [..., I]; bytes are scaled to 0 to 1."""
         if not self.is_bytes:
             return packed[..., : self.border]
-        flat = [as_floats(part).reshape(*packed.shape[:-1], -1) for part in self.parts(packed)]
+        flat = [
+            as_floats(part).reshape(*packed.shape[:-1], leaf.size)
+            for leaf, part in zip(self.leaves, self.parts(packed), strict=True)
+        ]
         joined: ArrayT = namespace(packed).concatenate(flat, -1)
         return joined
 
@@ -218,7 +221,7 @@ class Packing:
         return 4 if self.is_bytes and leaf.dtype is np.float32 and not leaf.is_binary else 1
 
     def _write(self, out: NumpyArray, leaf: Leaf, part: NumpyArray) -> None:
-        flat = part.reshape(*out.shape[:-1], -1)
+        flat = part.reshape(*out.shape[:-1], leaf.size)
         if self._bytes_of(leaf) == 4:
             flat = np.ascontiguousarray(flat, dtype=np.float32).view(np.uint8)
         out[...] = flat
@@ -307,6 +310,11 @@ def as_floats(obs: ArrayT) -> ArrayT:
     if isinstance(obs, Tensor):
         return obs.float().mul_(_PER_BYTE) if obs.dtype == torch.uint8 else obs
     return obs.astype(np.float32) * np.float32(_PER_BYTE) if obs.dtype == np.uint8 else obs
+
+
+def vectors(obs: ArrayT) -> ArrayT:
+    """Flatten observations, [B, ...] -> [B, I]; B may be 0."""
+    return obs if obs.ndim == 2 else obs.reshape(len(obs), math.prod(obs.shape[1:]))
 
 
 def _rebuilt(space: Space[Any], parts: Iterator[Any]) -> Tree:

@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from ding_lite.errors import ConfigError, did_you_mean, kind_of
+from ding_lite.rl.batch import Rollout
 
 _ACT = "`policy.act(obs, explore=False)` returns the best actions for observations [N, ...]"
 _RUN = (
@@ -97,6 +98,8 @@ def _fault_of(
             f"{config.__name__} of {', '.join(known_settings)}."
         )
     batch = args[1] if len(args) > 1 else None
+    if name == "learn" and isinstance(batch, Rollout):
+        return f"`{policy}.learn` got a Rollout; a list of them was expected: `learn([rollout])`."
     if name == "learn" and not is_dataclass(batch) and not isinstance(batch, list | tuple):
         return f"`{policy}.learn` got {kind_of(batch)}. {_ADVICE[name]}."
     return None

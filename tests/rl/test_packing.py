@@ -11,6 +11,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from hypothesis import given, strategies as st
 
 from ding_lite.errors import ShapeError
+from ding_lite.nest import map_leaves
 from ding_lite.rl import EnvSpec
 from ding_lite.rl.packing import Packing, leaf_spaces
 from tests.rl.partly import legal
@@ -122,7 +123,8 @@ def test_what_was_packed_comes_apart_as_it_was(space, seed, count):
 def test_the_joined_vector_holds_all_parts_in_order(space, seed):
     space.seed(seed)
     packing = Packing(space, num_masked=3)
-    packed = packing.pack(stacked(space, [space.sample() for _ in range(2)]))
+    tree = stacked(space, [space.sample() for _ in range(2)])
+    packed = packing.pack(tree)
     slow = [
         (part / np.float32(255) if part.dtype == np.uint8 else part).reshape(2, -1)
         for part in packing.parts(packed)
@@ -132,6 +134,8 @@ def test_the_joined_vector_holds_all_parts_in_order(space, seed):
     assert joined.shape == (2, packing.num_inputs)
     np.testing.assert_allclose(joined, np.concatenate(slow, axis=1), rtol=1e-6)
     np.testing.assert_array_equal(packing.joined(torch.from_numpy(packed)).numpy(), joined)
+    none = packing.pack(map_leaves(lambda part: part[:0], tree))
+    assert packing.joined(none).shape == (0, packing.num_inputs)
 
 
 SPACE = Dict(

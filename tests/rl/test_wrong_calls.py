@@ -26,6 +26,7 @@ from ding_lite.rl import (
     TorchPolicyConfig,
     make_envs,
 )
+from tests.rl.rollouts import draw_rollout
 
 VECTOR = Box(-1.0, 1.0, (4,))
 CHOICE = EnvSpec(env_id="choice", obs_space=VECTOR, action_space=Discrete(2))
@@ -139,6 +140,11 @@ class Own(TorchPolicy[TorchPolicyConfig]):
 
     def loss(self, batch: Any) -> Any:
         return batch.no_such_field
+
+
+def test_a_rollout_that_is_not_in_a_list_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"`PPO\.learn` got a Rollout; .*`learn\(\[rollout\]\)`"):
+        PPO(CHOICE).learn(draw_rollout(0, CHOICE))
 
 
 def test_mistakes_within_a_users_methods_stay_what_they_are() -> None:

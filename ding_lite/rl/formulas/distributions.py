@@ -17,7 +17,7 @@ import torch
 from gymnasium.spaces import Box, MultiBinary, MultiDiscrete
 from torch import Tensor
 
-from ding_lite.rl.batch import FloatArray, NumpyArray
+from ding_lite.rl.batch import Array, FloatArray, NumpyArray
 from ding_lite.rl.host_or_device import CPU, AnyArray, as_tensor, computable, floats, namespace, on
 from ding_lite.rl.spec import EnvSpec, action_bounds
 
@@ -198,11 +198,13 @@ class BoxUnits:
         # If both bounds are equal, or one is missing, the unit is that of the environment.
         self.unit_D = np.where(high > low, high / 2 - low / 2, 1.0).astype(np.float32)
         self.log_unit = float(np.log(self.unit_D).sum())
+        self._device = device
         self._middle_there: AnyArray = on(device, self.middle_D)
         self._unit_there: AnyArray = on(device, self.unit_D)
 
-    def clipped(self, mean_ND: FloatArray) -> NumpyArray:
-        action_ND = self.middle_D + self.unit_D * mean_ND
+    def from_unit(self, unit_ND: FloatArray) -> NumpyArray:
+        """Return actions within their bounds, [N, ...], given them in these units."""
+        action_ND = self.middle_D + self.unit_D * unit_ND
         return np.clip(action_ND, self.low, self.high).reshape(-1, *self.shape)
 
     def draw_normal(
@@ -221,9 +223,10 @@ class BoxUnits:
     def normal_entropy(self, log_std: AnyArray) -> AnyArray:
         return log_std.sum(-1) + log_std.shape[-1] * (0.5 + HALF_LOG_2PI) + self.log_unit
 
-    def in_units(self, action: AnyArray) -> AnyArray:
-        """Return actions, on the device, in these units, [B, D]."""
-        found_BD = floats(action.reshape(len(action), -1)) - self._middle_there
+    def to_unit(self, action: Array) -> AnyArray:
+        """Return actions, [B, ...], in these units, [B, D], on the device."""
+        flat_BD = on(self._device, action).reshape(len(action), len(self.unit_D))
+        found_BD = floats(flat_BD) - self._middle_there
         found_BD /= self._unit_there
         return found_BD
 
@@ -243,7 +246,7 @@ class Gaussian(BoxUnits):
         self._log_std_GD, self._grad_GD = (t.view(-1, self.num_outputs) for t in (log_std, grad))
 
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
-        return self.clipped(outputs_ND)
+        return self.from_unit(outputs_ND)
 
     def draw(self, outputs_ND: FloatArray, rng: np.random.Generator) -> Drawn:
         return self.draw_normal(outputs_ND, self._log_std_GD.cpu().numpy(), rng)
@@ -252,7 +255,7 @@ class Gaussian(BoxUnits):
         xp, log_std_G1D = namespace(outputs_BD), computable(self._log_std_GD)[:, None]
         std_G1D = xp.exp(log_std_G1D)
         shape_GBD = (len(std_G1D), -1, self.num_outputs)
-        noise_GBD = (self.in_units(action) - outputs_BD).reshape(shape_GBD)
+        noise_GBD = (self.to_unit(action) - outputs_BD).reshape(shape_GBD)
         noise_GBD /= std_G1D
         entropy_GB = xp.zeros_like(noise_GBD[..., 0]) + self.normal_entropy(log_std_G1D)
         log_prob_B = self.log_density(noise_GBD, log_std_G1D).reshape(-1)
@@ -281,7 +284,7 @@ class StateGaussian(BoxUnits):
         self.num_outputs = 2 * len(self.unit_D)
 
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
-        return self.clipped(self._parts(outputs_ND)[0])
+        return self.from_unit(self._parts(outputs_ND)[0])
 
     def draw(self, outputs_ND: FloatArray, rng: np.random.Generator) -> Drawn:
         return self.draw_normal(*self._parts(outputs_ND), rng)
@@ -289,7 +292,7 @@ class StateGaussian(BoxUnits):
     def likelihood(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
         mean_BA, log_std_BA = self._parts(outputs_BD)
         std_BA = namespace(outputs_BD).exp(log_std_BA)
-        noise_BA = (self.in_units(action) - mean_BA) / std_BA
+        noise_BA = (self.to_unit(action) - mean_BA) / std_BA
         raw_BA = outputs_BD[:, mean_BA.shape[1] :]
         is_free_BA = (raw_BA > MIN_LOG_STD) & (raw_BA < MAX_LOG_STD)
         saved = (noise_BA, std_BA, is_free_BA)

@@ -14,7 +14,7 @@ import numpy as np
 from ding_lite.errors import ConfigError, ShapeError, kind_of
 from ding_lite.rl.batch import Array, NumpyArray, Step, Transitions
 from ding_lite.rl.host_or_device import namespace
-from ding_lite.settings import at_least, check_all, inside
+from ding_lite.settings import check_all, inside, whole
 
 ValuesT = TypeVar("ValuesT", bound=Array)
 
@@ -44,7 +44,7 @@ class NStep:
     """
 
     def __init__(self, n: int, gamma: float, num_envs: int) -> None:
-        check_all(at_least(1, n=n, num_envs=num_envs), inside(0.0, 1.0, gamma=gamma))
+        check_all(whole(1, n=n, num_envs=num_envs), inside(0.0, 1.0, gamma=gamma))
         self.n = n
         self.gamma = gamma
         self._num_envs = num_envs
@@ -164,14 +164,6 @@ class NStep:
             self._rings = (np.array(state["obs"]), np.array(state["action"]))
         next_obs = state.get("next_obs")
         self._next_obs = None if next_obs is None else np.array(next_obs)
-
-    def drop_broken_off(self, obs_N: NumpyArray) -> None:
-        """Drop pending env steps of environments that did not continue from their last step.
-
-        Args:
-            obs_N: The current observations, [N, ...].
-        """
-        self.flush(obs_N)
 
     def _store(self, step: Step) -> tuple[NumpyArray, NumpyArray]:
         if self._rings is None:

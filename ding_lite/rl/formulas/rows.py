@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from ding_lite.errors import ShapeError
 from ding_lite.rl.batch import Array, NumpyArray
 from ding_lite.rl.host_or_device import CPU, AnyArray, namespace, on, zeros_like
 
@@ -51,6 +52,8 @@ class Rows:
     @lru_cache(maxsize=64)
     def of_one(cls, size: int, gamma: float, device: torch.device) -> Rows:
         """Return the layout of a single policy's batch, cached."""
+        if not size:
+            raise ShapeError("The batch to learn from is empty; at least one row was expected.")
         return cls([size], [gamma], device)
 
     @property

@@ -9,59 +9,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
-from ding_lite.rl.host_or_device import AnyArray, as_tensor
-from ding_lite.rl.networks.inputs import as_floats
+from ding_lite.rl.host_or_device import as_tensor
 from ding_lite.rl.networks.layers import MLP, names_of
 from ding_lite.rl.networks.modules import ActorCriticModule, MemoryActorCriticModule
+from ding_lite.rl.packing import as_floats, vectors
 from ding_lite.rl.recorded.actor_critic import LOG_STD, RecordedActorCritic, RecurrentActorCritic
 from ding_lite.rl.weights.flat import FlatWeights
-from ding_lite.rl.weights.flat_module import FlatModule, Network, Written
-
-
-class ActorCriticNetwork(Network, Protocol):
-    """Computes an actor's outputs and values, and the gradient of the weights.
-
-    Outputs, values and their gradients are arrays on a CPU, and tensors on any other device.
-    """
-
-    num_apart: int
-    """The number of weights, at the end, for which `backward` writes no gradients."""
-
-    @property
-    def plain(self) -> nn.Module:
-        """The module for inference: observations to the actor's outputs and values."""
-
-    def act(self, obs: NumpyArray) -> FloatArray:
-        """Compute the actor's outputs, [N, D], as an array; nothing is recorded."""
-
-    def values(self, obs: AnyArray) -> AnyArray:
-        """Compute the values, [N]; nothing is recorded."""
-
-    def forward(self, obs: AnyArray) -> tuple[AnyArray, AnyArray, Any]:
-        """Compute outputs, [B, D], and values, [B]; return also the activations for `backward`."""
-
-    def backward(
-        self,
-        saved: Any,  # noqa: ANN401 - differs between networks
-        outputs_grad_BD: AnyArray,
-        value_grad_B: AnyArray,
-    ) -> None:
-        """Write `grads`, given the activations and the gradients of outputs and values."""
+from ding_lite.rl.weights.flat_module import FlatModule, Written
 
 
 class MLPActorCritic(Written):
-    """Two separate MLPs, for vectors; images are flattened."""
+    """Two separate MLPs, for vectors; images are flattened.
+
+    It computes an actor's outputs, [B, D], and values, [B], and the gradient of the weights.
+    """
 
     def __init__(self, module: ActorCriticModule) -> None:
         super().__init__(module, last=LOG_STD)
         self.num_apart = num_apart_of(self.weights)
+        """The number of weights, at the end, for which `backward` writes no gradients."""
         self._actor, self._critic = (
             MLP(
                 self.weights,
@@ -78,15 +51,15 @@ class MLPActorCritic(Written):
         return self.module
 
     def act(self, obs: NumpyArray) -> FloatArray:
-        return self._actor.infer(_vectors(obs))
+        return self._actor.infer(vectors(as_floats(obs)))
 
     def values(self, obs: NumpyArray) -> FloatArray:
-        return self._critic.infer(_vectors(obs))[:, 0]
+        return self._critic.infer(vectors(as_floats(obs)))[:, 0]
 
     def forward(
         self, obs: NumpyArray
     ) -> tuple[FloatArray, FloatArray, tuple[list[Tensor], list[Tensor]]]:
-        vectors_BI = as_tensor(_vectors(obs))
+        vectors_BI = as_tensor(vectors(as_floats(obs)))
         of_actor, of_critic = self._actor.forward(vectors_BI), self._critic.forward(vectors_BI)
         value_B: FloatArray = of_critic[-1].numpy()[:, 0]
         return of_actor[-1].numpy(), value_B, (of_actor, of_critic)
@@ -100,6 +73,10 @@ class MLPActorCritic(Written):
         of_actor, of_critic = saved
         self._actor.backward(of_actor, torch.from_numpy(outputs_grad_BD))
         self._critic.backward(of_critic, torch.from_numpy(value_grad_B[:, None]))
+
+
+ActorCriticNetwork: TypeAlias = MLPActorCritic | RecordedActorCritic
+"""Outputs, values and their gradients are arrays on a CPU, and tensors on any other device."""
 
 
 def num_apart_of(weights: FlatWeights) -> int:
@@ -145,7 +122,3 @@ def _orthogonal(shape: tuple[int, ...], rng: np.random.Generator) -> NumpyArray:
     q *= torch.sign(torch.diagonal(r))  # otherwise the signs are not uniform
     drawn: NumpyArray = (q if rows >= columns else q.T).numpy().reshape(shape)
     return drawn
-
-
-def _vectors(obs: NumpyArray) -> FloatArray:
-    return as_floats(obs).reshape(len(obs), -1)

@@ -238,13 +238,6 @@ class SquashedGaussianActor(BoxActor):
         self._body.backward(saved, raw_grad)
 
 
-def within_bounds(
-    unit: AnyArray, middle_A: AnyArray, half_A: AnyArray, low_A: AnyArray, high_A: AnyArray
-) -> AnyArray:
-    """Scale numbers from -1 to 1 to bounds, given also their middle and half their distance."""
-    return namespace(unit).clip(middle_A + half_A * unit, low_A, high_A)
-
-
 class GreedyActor(nn.Module):
     """A module that maps observations to the best actions in the environment's units."""
 
@@ -268,7 +261,5 @@ class GreedyActor(nn.Module):
         if self._squashes:
             unit_BA = unit_BA.tanh()
         low, high = self.low, self.high
-        action_BA: Tensor = within_bounds(
-            unit_BA, 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low, low, high
-        )
-        return action_BA.reshape(-1, *self._shape)
+        action_BA = 0.5 * low + 0.5 * high + (0.5 * high - 0.5 * low) * unit_BA
+        return action_BA.clip(low, high).reshape(-1, *self._shape)

@@ -32,6 +32,16 @@ class Conv:
         )
 
 
+def convolutions(**named: object) -> list[str]:
+    """Return a fault for each value that is no sequence of convolutions."""
+    return [
+        f"`{name}` is {value!r}; a tuple was expected, such as (Conv(channels=16, kernel=3, "
+        f"stride=1),)"
+        for name, value in named.items()
+        if not (isinstance(value, tuple | list) and all(isinstance(v, Conv) for v in value))
+    ]
+
+
 CONVS: dict[str, tuple[Conv, ...]] = {
     "nature": (Conv(32, 8, 4), Conv(64, 4, 2), Conv(64, 3, 1)),
     "small": (Conv(16, 3, 1, padding=1), Conv(32, 3, 2, padding=1)),

@@ -71,6 +71,8 @@ class RunningNorm:
         return normed(obs_BI, *self._shift_and_scale(obs_BI), self.clip)
 
     def update(self, obs_BI: Array) -> None:
+        if not len(obs_BI):
+            return  # their mean would be NaN
         seen_BI = as_floats(on(self.device, obs_BI))
         xp = namespace(seen_BI)
         batch_BI = xp.asarray(seen_BI, dtype=xp.float64)

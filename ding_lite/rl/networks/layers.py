@@ -122,25 +122,6 @@ def _ones(count: int) -> FloatArray:
     return np.ones(count, dtype=np.float32)
 
 
-class Head(Protocol):
-    """The last layer, from features to outputs."""
-
-    size: int
-    device: torch.device
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Compute the outputs, [..., B, O]."""
-
-    def forward_numpy(self, features_NI: FloatArray) -> FloatArray:
-        """Compute the outputs of few features of the first member."""
-
-    def backward(self, features: Tensor, grad: Tensor) -> None:
-        """Write the gradients of the weights, given that of the outputs."""
-
-    def backward_input(self, grad: Tensor) -> Tensor:
-        """Compute the gradient of the features, [..., B, I]."""
-
-
 class DuelingHead:
     """The value of an observation, and the advantage of each action (Wang et al. 2016).
 
@@ -202,7 +183,7 @@ class MLP:
         weights: Members,
         grads: Members,
         hidden: Sequence[str],
-        head: str | Head,
+        head: str | DuelingHead,
         *,
         activation: Activation = "relu",
         first: int | None = None,
@@ -211,11 +192,12 @@ class MLP:
         self._hidden = [Linear(weights, grads, name=name, first=first) for name in hidden]
         self._forwards = [layer.forward for layer in self._hidden]
         self._numpy_forwards = [layer.forward_numpy for layer in self._hidden]
-        if isinstance(head, str):
-            head = Linear(weights, grads, name=head, first=first)
-        self._head: Head = head
-        largest = max(layer.size for layer in (*self._hidden, head))
-        self._max_numpy_rows = MAX_NUMPY_PRODUCTS // largest if head.device.type == "cpu" else 0
+        self._head = (
+            Linear(weights, grads, name=head, first=first) if isinstance(head, str) else head
+        )
+        largest = max(layer.size for layer in (*self._hidden, self._head))
+        on_cpu = self._head.device.type == "cpu"
+        self._max_numpy_rows = MAX_NUMPY_PRODUCTS // largest if on_cpu else 0
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """Compute the outputs of all layers: first the input, last the head's output.

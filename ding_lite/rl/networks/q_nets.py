@@ -9,38 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Protocol, Self
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
-from ding_lite.rl.formulas.q_learning import Values
 from ding_lite.rl.host_or_device import placed
 from ding_lite.rl.networks.conv import Conv
-from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP, DuelingHead, MLPOutputs, names_of
 from ding_lite.rl.networks.modules import QModule, without_numbers
+from ding_lite.rl.packing import as_floats, vectors
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs
 from ding_lite.rl.recorded.network import RecordedQNetwork
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.flat import FlatWeights
-from ding_lite.rl.weights.flat_module import FlatModule, Network, Written
-
-
-class QNetwork(Network, Values, Protocol):
-    """Computes values, and the gradient of the weights from that of the values."""
-
-    def backward(self, saved: Any, grad_BA: Tensor) -> None:  # noqa: ANN401 - differs by network
-        """Write `grads`, given the activations and the gradient of the values."""
-
-    def values(self, obs: NumpyArray) -> FloatArray:
-        """Compute the values of observations, [N, A], as an array."""
-
-    def copy_buffers(self, leader: Self) -> None:
-        """Copy the buffers of another network, such as running means."""
+from ding_lite.rl.weights.flat_module import FlatModule, Written
 
 
 class MLPQNetwork(Written, MLPOutputs):
@@ -56,25 +42,23 @@ class MLPQNetwork(Written, MLPOutputs):
         MLPOutputs.__init__(self, layers)
 
     def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
-        if obs.dim() > 2:
-            obs, next_obs = obs.flatten(1), next_obs.flatten(1)
-        return super().forward_pair(obs, next_obs)
+        return super().forward_pair(vectors(obs), vectors(next_obs))
 
     def forward_saving(self, obs: Tensor) -> tuple[Tensor, list[Tensor]]:
-        return super().forward_saving(self._vectors(obs))
+        return super().forward_saving(vectors(as_floats(placed(obs, self._device))))
 
     def backward(self, saved: Sequence[Tensor], grad_BA: Tensor) -> None:
         super().backward(saved, grad_BA.to(self._device))
 
     def values(self, obs: NumpyArray) -> FloatArray:
-        return self._layers.infer(as_floats(obs).reshape(len(obs), -1))
+        """Compute the values of observations, [N, A], as an array."""
+        return self._layers.infer(vectors(as_floats(obs)))
 
-    def copy_buffers(self, leader: Self) -> None:
+    def copy_buffers(self, leader: object) -> None:
         """Do nothing, because there are no buffers."""
 
-    def _vectors(self, obs: Tensor) -> Tensor:
-        floats = as_floats(placed(obs, self._device))
-        return floats if floats.dim() == 2 else floats.flatten(1)
+
+QNetwork: TypeAlias = MLPQNetwork | RecordedQNetwork
 
 
 def make_q_network(

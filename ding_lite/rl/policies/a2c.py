@@ -6,13 +6,12 @@ its advantage. The paper's A3C differs only in that `gradients` are sent to a gr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ding_lite.rl.batch import Rollout
 from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, Steps, advantages, weighted
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.host_or_device import AnyArray, Metrics, Number
+from ding_lite.rl.host_or_device import AnyArray, Number
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
 from ding_lite.rl.replay.rollouts import Minibatch, merged
@@ -48,6 +47,10 @@ class A2CConfig(ActorCriticConfig):
 class A2C(ActorCriticPolicy[A2CConfig]):
     """On-policy actor-critic for discrete or continuous actions; one update per rollout.
 
+    `learn` does one step of Adam along the mean gradient of all env steps. The loss is
+    -mean(log pi(a|x) A) + value_coef mean((V(x) - target)^2) - entropy_coef H. The metrics are
+    `loss`, its parts `policy_loss`, `value_loss` and `entropy`, and `grad_norm`.
+
     Example:
         >>> import numpy as np
         >>> from ding_lite.rl import make_envs
@@ -58,26 +61,6 @@ class A2C(ActorCriticPolicy[A2CConfig]):
     """
 
     _config_type = A2CConfig
-
-    def _captured(self) -> None:
-        self._refuse_capture("have another shape with each end of an episode")
-
-    def learn(self, rollouts: Sequence[Rollout], /) -> Metrics:
-        """Do one update: one step of Adam along the mean gradient of all env steps.
-
-        The loss is -mean(log pi(a|x) A) + value_coef mean((V(x) - target)^2) - entropy_coef H.
-
-        Args:
-            rollouts: All of the same length.
-
-        Returns:
-            `loss`, its parts `policy_loss`, `value_loss` and `entropy`, and `grad_norm`.
-
-        Raises:
-            ShapeError: If they are not of the policy's environment.
-            NonFiniteError: If the loss is NaN or infinite. The weights are then unchanged.
-        """
-        return self._answered(self._updates(rollouts))
 
     def _learned(self, rollout: Rollout) -> Updates[dict[str, Number]]:
         values: dict[str, Number] = yield Descend(*(yield from self._rows(rollout)))

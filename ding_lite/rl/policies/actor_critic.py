@@ -137,7 +137,6 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         self._optimizer = self._make_optimizer(self._net, eps=_ADAM_EPS)
         own = self._net.flat if isinstance(self._net, RecordedActorCritic) else None
         self._compile_networks([] if own is None else [own])
-        self._graph = self._captured()
         self._lr_at = step_sizes(config)
 
     @property
@@ -162,14 +161,24 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         """
         return for_inference(self._net.plain, self.spec, self._norm, sees_trees=self._sees_trees)
 
-    @abstractmethod
     def learn(self, rollouts: Sequence[Rollout], /) -> Metrics:
-        """Do one update or several from rollouts of one length, and return their metrics.
+        """Do one update, or several, from rollouts of one length.
 
         On another device than the CPU nothing is copied to the host: metrics are fetched when they
         are read. An update is left out there if its loss or gradient is not finite, and reading the
         metrics raises `NonFiniteError`.
+
+        Args:
+            rollouts: All of the same length.
+
+        Returns:
+            The metrics of the last update, which the class describes.
+
+        Raises:
+            ShapeError: If they are not of the policy's environment.
+            NonFiniteError: If a loss is NaN or infinite. That step is not done.
         """
+        return self._answered(self._updates(rollouts))
 
     def _updates(self, rollouts: Sequence[Rollout]) -> Updates[Metrics]:
         rollout = self._joined(rollouts)

@@ -34,7 +34,7 @@ from ding_lite.rl.networks.modules import (
     without_numbers,
 )
 from ding_lite.rl.networks.trees.parts import inputs_of
-from ding_lite.rl.policies.base import PolicyConfig
+from ding_lite.rl.policies.base import PolicyConfig, StepConfig
 from ding_lite.rl.recorded.actor_critic import log_std_name, make_own_actor_critic
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
@@ -42,7 +42,6 @@ from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.settings import (
     COUNT,
     NOT_NEGATIVE,
-    STEP_SIZE,
     check_all,
     choice,
     finite,
@@ -53,16 +52,10 @@ from ding_lite.settings import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorCriticConfig(PolicyConfig):
+class ActorCriticConfig(PolicyConfig, StepConfig):
     """The settings that A2C, PPO and IMPALA share."""
 
-    lr: float = setting(1e-3, STEP_SIZE)
-    """Adam's step size. Higher learns faster; too high forgets. 1e-4 to 3e-3 are usual, and larger
-    networks need lower ones."""
-    lr_end: float | None = setting(None, STEP_SIZE)
-    """The step size from update `lr_updates` on, to which it falls linearly; None keeps `lr`.
-    Falling step sizes let learning settle."""
-    lr_updates: int = setting(10_000, COUNT)
+    lr_updates: int = 10_000
     """The number of updates in which the step size falls; usually all updates of the run."""
     hidden: tuple[int, ...] = (64, 64)
     """The widths of the hidden layers. Wider layers can learn more and take longer. For vectors,
@@ -83,7 +76,7 @@ class ActorCriticConfig(PolicyConfig):
     an `lstm`, or a `gru`, which takes less time. Actor and critic have one each."""
     memory_size: int = setting(64, COUNT)
     """The width of each recurrent layer; 32 to 256 are usual."""
-    max_grad_norm: float | None = setting(0.5, positive, optional=True)
+    max_grad_norm: float | None = 0.5
     """The norm to which a larger gradient is clipped; None does not clip."""
     log_std_start: float = setting(0.0, partial(inside, -20.0, 5.0))
     """For continuous actions: the logarithm of the initial standard deviation, in units of half

@@ -9,49 +9,104 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
-from torch import Tensor
 
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError, did_you_mean, kind_of
-from ding_lite.rl.batch import Array, FloatArray, NumpyArray
-from ding_lite.rl.host_or_device import CPU, floats, on
+from ding_lite.rl.batch import Array, NumpyArray, to_numpy
+from ding_lite.rl.formulas.distributions import BoxUnits
+from ding_lite.rl.host_or_device import CPU
 from ding_lite.rl.networks.activations import Activation
-from ding_lite.rl.networks.box_actors import within_bounds
-from ding_lite.rl.networks.conv import Conv, TorsoName, images_of
-from ding_lite.rl.spec import EnvSpec, action_bounds
-from ding_lite.settings import NATURAL, SHARE, as_config, check_settings, choice, setting, widths
+from ding_lite.rl.networks.conv import Conv, TorsoName, convolutions, images_of
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.settings import (
+    COUNT,
+    NATURAL,
+    SHARE,
+    STEP_SIZE,
+    as_config,
+    check_settings,
+    choice,
+    positive,
+    setting,
+    widths,
+)
 
 ConfigT = TypeVar("ConfigT")
 _OF_SEVERAL = "PPO, A2C or IMPALA, which make several choices at once"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicyConfig:
-    """The settings that all policies with a network of this package share."""
+class CommonConfig:
+    """The settings that all policies share."""
 
     gamma: float = setting(0.99, SHARE)
     """The discount of one env step. Higher looks further ahead, about 1 / (1 - gamma) steps."""
-    hidden: tuple[int, ...] = setting((64, 64), widths)
-    """The widths of the hidden layers. Wider layers can learn more and take longer. Images pass
-    through convolutions first; a single layer of 128 to 512 is usual after them."""
-    torso: TorsoName = setting("auto", choice(TorsoName))
-    """The convolutions for images: `nature` (about 84 x 84 pixels), `small` (up to about 30 x 30),
-    `mlp` (none), or `auto`, which chooses by size."""
-    convs: tuple[Conv, ...] | None = None
-    """The convolutions for images, one by one, instead of those of `torso`; None uses `torso`. Each
-    image of an observation has its own convolutions of these sizes."""
-    activation: Activation = setting("relu", choice(Activation))
-    """The activation of hidden layers: `relu` is fastest, `tanh` keeps values within bounds, and
-    `gelu`, `elu` and `silu` are smooth. Convolutions use `relu`."""
     normalize_obs: bool = False
     """Normalise each number of an observation to mean 0 and standard deviation 1. It helps if their
     scales differ much. It is not for images, which are scaled to 0 to 1."""
     seed: int = setting(0, NATURAL)
     """The seed of the initial weights and of exploration."""
 
-    images = property(images_of)
-
     def __post_init__(self) -> None:
         check_settings(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepConfig(CommonConfig):
+    """The settings that all policies with a single loss share."""
+
+    lr: float = setting(1e-3, STEP_SIZE)
+    """Adam's step size. Higher learns faster; too high forgets. 1e-4 to 3e-3 are usual, and larger
+    networks need lower ones."""
+    lr_end: float | None = setting(None, STEP_SIZE)
+    """The step size from update `lr_updates` on, to which it falls linearly; None keeps `lr`. A
+    tenth of `lr` is usual: with a lower step size learning settles and less is forgotten."""
+    lr_updates: int = setting(50_000, COUNT)
+    """The number of updates in which the step size falls; usually all updates of the run. The count
+    of updates is saved, so that a resumed run continues with the same step size."""
+    max_grad_norm: float | None = setting(None, positive)
+    """The norm to which a larger gradient is clipped; None does not clip."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyConfig(CommonConfig):
+    """The settings that all policies with a network of this package share."""
+
+    hidden: tuple[int, ...] = setting((64, 64), widths)
+    """The widths of the hidden layers. Wider layers can learn more and take longer. Images pass
+    through convolutions first; a single layer of 128 to 512 is usual after them."""
+    torso: TorsoName = setting("auto", choice(TorsoName))
+    """The convolutions for images: `nature` (about 84 x 84 pixels), `small` (up to about 30 x 30),
+    `mlp` (none), or `auto`, which chooses by size."""
+    convs: tuple[Conv, ...] | None = setting(None, convolutions)
+    """The convolutions for images, one by one, instead of those of `torso`; None uses `torso`. Each
+    image of an observation has its own convolutions of these sizes."""
+    activation: Activation = setting("relu", choice(Activation))
+    """The activation of hidden layers: `relu` is fastest, `tanh` keeps values within bounds, and
+    `gelu`, `elu` and `silu` are smooth. Convolutions use `relu`."""
+
+    images = property(images_of)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QLearningConfig(PolicyConfig):
+    """The settings that DQN and R2D2 share."""
+
+    double: bool = True
+    """Choose the next action by the online network and compute its value by the target network, so
+    that values are overestimated less."""
+    target_tau: float = setting(0.01, SHARE, positive)
+    """The share of the online weights in each update of the target network. Higher follows faster
+    and less stably; 0.001 to 0.02 are usual, and 1 copies the weights."""
+    target_every: int = setting(1, COUNT)
+    """The number of updates of the online network per update of the target network; with
+    `target_tau` 1, 100 to 10,000 are usual."""
+    epsilon_start: float = setting(1.0, SHARE)
+    """The share of random actions at the first env step."""
+    epsilon_end: float = setting(0.1, SHARE)
+    """The share of random actions from env step `epsilon_steps` on. Lower gives higher returns
+    while collecting; too low, and a good policy forgets states that it no longer visits."""
+    epsilon_steps: int = setting(5_000, COUNT)
+    """The number of env steps in which the share of random actions falls linearly."""
 
 
 def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
@@ -83,10 +138,10 @@ def own_config(config: object, kind: type[ConfigT]) -> ConfigT:
     return config
 
 
-class BoxActions:
+class BoxActions(BoxUnits):
     """Scales between a network's outputs, -1 to 1, and the actions of an environment."""
 
-    def __init__(self, spec: EnvSpec, *, policy: str) -> None:
+    def __init__(self, spec: EnvSpec, *, policy: str, device: torch.device = CPU) -> None:
         space = spec.action_space
         if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
             advice = "DQN, which is for Discrete actions, or PPO, which is for both"
@@ -97,47 +152,24 @@ class BoxActions:
                 f"{policy} is for continuous actions, but {spec.env_id} has the action space "
                 f"{space}. Take {_OF_SEVERAL if several else advice}."
             )
-        self._low_A, self._high_A = (end.ravel() for end in action_bounds(space))
-        if not np.isfinite([self._low_A, self._high_A]).all():
+        super().__init__(space, device=device)
+        if not np.isfinite([self.low, self.high]).all():
             raise ConfigError(
                 f"{policy} scales its actions to their bounds, but those of {spec.env_id} are "
                 f"{space.low.tolist()} to {space.high.tolist()}. Take PPO, A2C or IMPALA, which "
                 f"need none, or give it finite ones with gymnasium's `TransformAction(env, lambda "
                 f"action: action, Box(-1, 1, shape))`: make_envs(..., wrappers=[...])."
             )
-        self.size = int(np.prod(space.shape))
-        low_A, high_A = (x.astype(np.float64).ravel() for x in (space.low, space.high))
-        self._shape = space.shape
-        self._middle_A = (0.5 * low_A + 0.5 * high_A).astype(np.float32)
-        half_A = 0.5 * high_A - 0.5 * low_A
-        self._half_A = half_A.astype(np.float32)
-        # Where both bounds are equal, the unit action is 0.
-        self._per_half_A = np.divide(1.0, half_A, out=np.zeros_like(half_A), where=half_A > 0.0)
-        self._per_half_A = self._per_half_A.astype(np.float32)
-
-    def from_unit(self, unit_NA: FloatArray) -> FloatArray:
-        """Turn numbers from -1 to 1 into actions within their bounds, [N, ...]."""
-        action_NA: FloatArray = within_bounds(
-            unit_NA, self._middle_A, self._half_A, self._low_A, self._high_A
-        )
-        return action_NA.reshape(-1, *self._shape)
-
-    def to_unit(self, action: Array) -> Any:  # noqa: ANN401 - an array on a CPU, else a tensor
-        """Turn actions, [B, ...], into numbers from -1 to 1, [B, A], on their own device."""
-        device = action.device if isinstance(action, Tensor) else CPU
-        action_BA = floats(on(device, action)).reshape(len(action), self.size)
-        unit_BA = action_BA - on(device, self._middle_A)
-        unit_BA *= on(device, self._per_half_A)
-        return unit_BA
+        self.size = len(self.unit_D)
 
 
 def packed(obs: Any, spec: EnvSpec) -> NumpyArray:  # noqa: ANN401 - a tree, or an array
-    """Return observations as one array: a tree is packed, arrays and tensors are unchanged."""
+    """Return observations as one array: a tree is packed, an array is unchanged."""
     if obs.__class__ is np.ndarray:  # the usual case; `isinstance` is slower
         return cast(NumpyArray, obs)
     if isinstance(obs, Mapping | tuple):
         return spec.pack(obs)
-    return cast(NumpyArray, obs) if isinstance(obs, Tensor) else np.asarray(obs)
+    return np.asarray(to_numpy(obs))
 
 
 def check_obs(obs: Array, spec: EnvSpec) -> None:

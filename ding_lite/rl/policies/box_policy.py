@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import (
-    Array,
     FloatArray,
     NumpyArray,
     PrioritizedTransitions,
@@ -131,9 +130,8 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             device=device,
             compile=compile,
         )
-        self._refuse_capture("draw random numbers on the host")
         name = type(self).__name__
-        self._box = BoxActions(spec, policy=name)
+        self._box = BoxActions(spec, policy=name, device=self.device)
         self._rng = make_rng(config.seed, name.lower())
         self._norm = make_norm(spec, normalize_obs=config.normalize_obs, device=self.device)
         if actor is None or critic is None:
@@ -208,7 +206,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         Raises:
             ShapeError: If the observations are not those of the policy's environment.
         """
-        looked_at = self._on_device(packed(obs, self.spec))
+        looked_at = self._placed(packed(obs, self.spec))
         action_1NA = placed(self._box.to_unit(action), self.device).unsqueeze(0)
         with self._drawing:
             q_E1N = self._networks.critics.forward(looked_at, action_1NA)
@@ -363,23 +361,9 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             self.reduce_gradient(grad_P)
         optimizer.step(grad_P, weights_P, skip=skip)
 
-    def check_loss(self, loss: float, *, of: str, update: int | None = None) -> None:
-        """Raise if a loss is not finite.
-
-        Raises:
-            NonFiniteError: If it is NaN or infinite.
-        """
-        number = self.train_iter + 1 if update is None else update
-        self._check_finite(loss, f"loss of the {of}", f"{type(self).__name__}'s update {number}")
-
     def _tensors_of(self, batch: Transitions) -> tuple[Tensor, Tensor, Tensor]:
         action_1BA = placed(self._box.to_unit(batch.action), self.device).unsqueeze(0)
-        return self._on_device(batch.obs), self._on_device(batch.next_obs), action_1BA
-
-    def _on_device(self, obs: Array) -> Tensor:
-        """Return observations as inputs of the networks: bytes unchanged, all others as float32."""
-        found = self._placed(obs)
-        return found if found.dtype == torch.uint8 else found.float()
+        return self._placed(batch.obs), self._placed(batch.next_obs), action_1BA
 
     @property
     def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:

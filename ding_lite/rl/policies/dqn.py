@@ -30,7 +30,8 @@ from ding_lite.rl.networks.q_nets import QNetwork, draw_weights, make_q_network,
 from ding_lite.rl.networks.trees.parts import encodes_images, for_inference, inputs_of
 from ding_lite.rl.packing import ArrayT
 from ding_lite.rl.policies.base import (
-    PolicyConfig,
+    QLearningConfig,
+    StepConfig,
     discrete_actions,
     own_config,
     packed,
@@ -42,9 +43,9 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.compiled import Compile, Inputs, Outputs
 from ding_lite.rl.weights.flat import FlatWeights, clip_norm
-from ding_lite.rl.weights.flat_module import MakeModule, acting, made_module
+from ding_lite.rl.weights.flat_module import MakeModule, made_module
 from ding_lite.rl.weights.optimizers import MakeOptimizer
-from ding_lite.settings import COUNT, SHARE, STEP_SIZE, choice, positive, setting, suggests
+from ding_lite.settings import COUNT, choice, setting, suggests
 
 _COLUMNS = ("action", "reward", "terminated", "num_steps", "weight")
 """The columns of a batch, besides observations, that an update reads; only prioritized batches have
@@ -53,23 +54,14 @@ _COLUMNS = ("action", "reward", "terminated", "num_steps", "weight")
 
 @suggests
 @dataclass(frozen=True, kw_only=True)
-class DQNConfig(PolicyConfig):
+class DQNConfig(QLearningConfig, StepConfig):
     """Settings of DQN. The defaults suit small tasks such as CartPole."""
 
-    lr: float = setting(2e-3, STEP_SIZE)
+    lr: float = 2e-3
     """Adam's step size. Higher learns faster; too high forgets. 1e-4 to 3e-3 are usual, and larger
     networks need lower ones."""
-    lr_end: float | None = setting(None, STEP_SIZE)
-    """The step size from update `lr_updates` on; None keeps `lr`. A tenth of `lr` is usual: with a
-    lower step size learning settles and less is forgotten."""
-    lr_updates: int = setting(50_000, COUNT)
-    """The number of updates in which the step size falls linearly to `lr_end`. The count of updates
-    is saved, so that a resumed run continues with the same step size."""
     n_step: int = setting(3, COUNT)
     """The number of rewards summed before bootstrapping; 1 to 5 are usual."""
-    double: bool = True
-    """Choose the next action by the online network and compute its value by the target network, so
-    that values are overestimated less."""
     dueling: bool = False
     """Estimate the value of an observation and the advantage of each action separately. This helps
     where many actions have similar values."""
@@ -77,21 +69,6 @@ class DQNConfig(PolicyConfig):
     """The transitions of one update. More are more stable and slower; 32 to 512 are usual."""
     loss: Literal["huber", "mse"] = setting("huber", choice("huber", "mse"))
     """`huber` is linear for errors above 1, so that outliers weigh less; `mse` is quadratic."""
-    target_tau: float = setting(0.01, SHARE, positive)
-    """The share of the online weights in each update of the target network. Higher follows faster
-    and less stably; 0.001 to 0.02 are usual, and 1 copies the weights."""
-    target_every: int = setting(1, COUNT)
-    """The number of updates of the online network per update of the target network; with
-    `target_tau` 1, 100 to 10,000 are usual."""
-    max_grad_norm: float | None = setting(None, positive)
-    """The norm to which a larger gradient is clipped; None does not clip."""
-    epsilon_start: float = setting(1.0, SHARE)
-    """The share of random actions at the first env step."""
-    epsilon_end: float = setting(0.1, SHARE)
-    """The share of random actions from env step `epsilon_steps` on. Lower gives higher returns
-    while collecting; too low, and a good policy forgets states that it no longer visits."""
-    epsilon_steps: int = setting(5_000, COUNT)
-    """The number of env steps in which the share of random actions falls linearly."""
 
 
 class DQN(OpenPolicy):
@@ -153,7 +130,6 @@ class DQN(OpenPolicy):
         self._optimizer = self._make_optimizer(self._q_net)
         both = (self._q_net, self._target_net)
         self._compile_networks(net.flat for net in both if isinstance(net, RecordedQNetwork))
-        self._graph = self._captured()
 
     def _make_networks(self, network: MakeModule | None) -> tuple[QNetwork, QNetwork]:
         if network is not None:
@@ -182,11 +158,6 @@ class DQN(OpenPolicy):
             unpack=None if encoder is None else spec.unpack,
             device=self.device,
         )
-
-    @property
-    def target_module(self) -> nn.Module:
-        """The target network as a plain module, with the same weights."""
-        return acting(self._target_net.module)
 
     @property
     def own_modules(self) -> Mapping[str, Mapping[str, nn.Module]]:
@@ -274,13 +245,14 @@ class DQN(OpenPolicy):
             NonFiniteError: If the loss is NaN or infinite. The weights are then unchanged.
             ShapeError: If the observations are not those of the policy's environment.
         """
+        rows = self._rows(batch)  # raises before anything changes
         inputs = {name: getattr(batch, name, None) for name in _COLUMNS}
         self._note(batch.obs)
         inputs["obs"], inputs["next_obs"] = self._observations(batch)
         inputs["mask"] = self._next_mask(batch)
         check = partial(self.check_loss, update=self.train_iter + 1)
         self._optimizer.lr = self._lr(self.train_iter)
-        metrics = self._run_update(inputs, rows=self._rows(batch), follows=self._follows)
+        metrics = self._run_update(inputs, rows=rows, follows=self._follows)
         self.train_iter += 1
         if self.config.lr_end is not None:
             metrics["lr"] = self.lr
@@ -342,15 +314,6 @@ class DQN(OpenPolicy):
         q_1B = rows.pick(q_1BA, rows.fold(transitions.action))
         error_B: FloatArray = to_numpy(td_error(rows, transitions, q_1B, next_q_1B)[0])
         return error_B
-
-    def check_loss(self, loss: float, *, update: int | None = None) -> None:
-        """Raise if a loss is not finite.
-
-        Raises:
-            NonFiniteError: If it is NaN or infinite.
-        """
-        number = self.train_iter + 1 if update is None else update
-        self._check_finite(loss, update=f"{type(self).__name__}'s update {number}")
 
     def _observations(self, batch: Transitions) -> tuple[Tensor, Tensor]:
         return self._inputs(self._placed(batch.obs)), self._inputs(self._placed(batch.next_obs))

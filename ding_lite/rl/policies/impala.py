@@ -6,7 +6,6 @@ learner.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ding_lite.rl.batch import Rollout
@@ -20,7 +19,7 @@ from ding_lite.rl.formulas.policy_losses import (
     weighted,
 )
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.host_or_device import AnyArray, Metrics, Number, floats
+from ding_lite.rl.host_or_device import AnyArray, Number, floats
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
 from ding_lite.rl.replay.rollouts import Minibatch, merged
@@ -75,6 +74,16 @@ class IMPALAConfig(ActorCriticConfig):
 class IMPALA(ActorCriticPolicy[IMPALAConfig]):
     """Off-policy actor-critic for discrete or continuous actions, corrected by V-trace.
 
+    `learn` takes rollouts of any collectors and any version of the weights. It does `epochs` passes
+    over all env steps, with a step of Adam for each minibatch. Each epoch begins with V-trace. With
+    its targets v, an action's clipped ratio rho and its advantage A = r + gamma v' - V(x), the loss
+    of a minibatch is -mean(rho log pi(a|x) A) + value_coef mean((V(x) - v)^2) - entropy_coef H, in
+    which rho is a constant. Where an action has reached the bound of `clip`, its A is 0.
+
+    The metrics, of the last update, are `loss`, its parts `policy_loss`, `value_loss` and
+    `entropy`, `rho` (the mean clipped importance ratio; 1 if the policy that acted had the same
+    weights), `clip_fraction` if `clip` is set (the share of actions at the bound) and `grad_norm`.
+
     Example:
         >>> from ding_lite.rl import make_envs
         >>> envs = make_envs("CartPole-v1", 2)
@@ -83,31 +92,6 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
     """
 
     _config_type = IMPALAConfig
-
-    def _captured(self) -> None:
-        self._refuse_capture("have another shape with each end of an episode")
-
-    def learn(self, rollouts: Sequence[Rollout], /) -> Metrics:
-        """Do `epochs` passes over all env steps, with a step of Adam for each minibatch.
-
-        Each epoch begins with V-trace. With its targets v, an action's clipped ratio rho and its
-        advantage A = r + gamma v' - V(x), the loss of a minibatch is
-        -mean(rho log pi(a|x) A) + value_coef mean((V(x) - v)^2) - entropy_coef H, in which rho is a
-        constant. Where an action has reached the bound of `clip`, its A is 0.
-
-        Args:
-            rollouts: All of the same length, from any collectors and any version of the weights.
-
-        Returns:
-            From the last update: `loss`, its parts `policy_loss`, `value_loss` and `entropy`, `rho`
-            (the mean clipped importance ratio; 1 if the policy that acted had the same weights),
-            `clip_fraction` if `clip` is set (the share of actions at the bound) and `grad_norm`.
-
-        Raises:
-            ShapeError: If they are not of the policy's environment.
-            NonFiniteError: If a loss is NaN or infinite. That step is not done.
-        """
-        return self._answered(self._updates(rollouts))
 
     def _learned(self, rollout: Rollout) -> Updates[dict[str, Number]]:
         values: dict[str, Number] = {}

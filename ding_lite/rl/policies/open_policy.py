@@ -88,8 +88,6 @@ class OpenPolicy(ABC):
     _update: Callable[..., Outputs]
     """Does an update without the counts, which the host keeps. Only policies with updates that can
     be captured have it."""
-    _graph: CapturedUpdate | None = None
-    """The captured update; None if updates are not captured."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -112,6 +110,11 @@ class OpenPolicy(ABC):
                 f"torch.float32. Call `torch.set_default_dtype(torch.float32)`, and convert where "
                 f"your own code needs the other type."
             )
+        if torch.is_inference_mode_enabled():
+            raise ConfigError(
+                f"A {type(self).__name__} made within `torch.inference_mode()` cannot learn. Make "
+                f"it outside; `act` computes no gradients anyway."
+            )
         self.spec = spec
         self.config = config
         self.device = usable_device(device)
@@ -128,6 +131,8 @@ class OpenPolicy(ABC):
         self._parts: dict[str, Any] = {
             name: part for name, part in parts.items() if part is not None
         }
+        self._graph = self._captured()
+        """The captured update; None if updates are not captured."""
 
     if not TYPE_CHECKING:  # a type checker refuses unknown names by itself
         load = Elsewhere()  # of the class, where `__getattr__` is not asked
@@ -186,9 +191,13 @@ class OpenPolicy(ABC):
         return obs if self._norm is None else self._norm(obs)
 
     def _placed(self, obs: Array) -> Tensor:
-        """Return the observations of a batch, checked and normalised, on the device."""
+        """Return the observations of a batch, checked and normalised, on the device.
+
+        Bytes are unchanged, all others become float32.
+        """
         check_obs(obs, self.spec)
-        return placed(obs if self._norm is None else self._norm(on(self.device, obs)), self.device)
+        seen = placed(obs if self._norm is None else self._norm(on(self.device, obs)), self.device)
+        return seen if seen.dtype == torch.uint8 else seen.float()
 
     def _note(self, obs: Array) -> None:
         """Add the observations of a batch to the statistics by which they are normalised."""
@@ -373,6 +382,12 @@ class OpenPolicy(ABC):
     def _captured(self) -> CapturedUpdate | None:
         if not self._is_captured:
             return None
+        if not hasattr(self, "_update"):
+            raise ConfigError(
+                f'`compile="graph"` captures the updates of DQN and PPO, and those of '
+                f'{type(self).__name__} cannot be captured. Take `compile="torch"`, or leave it '
+                f"out."
+            )
         check_captures(self.device, optimizer=self._parts.get("optimizer"))
         return CapturedUpdate(self._update, CudaRecorder(self.device), device=self.device)
 
@@ -387,13 +402,6 @@ class OpenPolicy(ABC):
             )
         with self._random or nullcontext():  # a graph cannot contain the change of generators
             return self._graph(inputs, **form)
-
-    def _refuse_capture(self, reason: str) -> None:
-        if self._is_captured:
-            raise ConfigError(
-                f'`compile="graph"` captures the updates of DQN and PPO, and those of '
-                f'{type(self).__name__} {reason}. Take `compile="torch"`, or leave it out.'
-            )
 
     def clone(self) -> Self:
         """Make an independent policy in exactly this state, random generators included."""
@@ -423,6 +431,12 @@ class OpenPolicy(ABC):
         if self.reduce_gradient is not None:
             check(float(loss))  # before other learners use its gradient
         return guard(loss, check)
+
+    def check_loss(self, loss: float, *, of: str = "", update: int | None = None) -> None:
+        """Raise NonFiniteError if a loss is NaN or infinite; `of` names the networks of several."""
+        number = self.train_iter + 1 if update is None else update
+        what = f"loss of the {of}" if of else "loss"
+        self._check_finite(loss, what, f"{type(self).__name__}'s update {number}")
 
     def _check_finite(self, value: float, what: str = "loss", update: str = "") -> None:
         if math.isfinite(value):
@@ -485,10 +499,15 @@ class GradientPolicy(OpenPolicy):
                 f"{type(self).__name__} {has}. `memory = policy.make_memory(num_envs)` makes one, "
                 f"and `memory.reset(done)` follows each env step."
             )
-        expected = (num_envs, self.state_size)
-        if memory is not None and memory.state.shape != expected:
+        if memory is None:
+            return
+        expected, is_memory = (num_envs, self.state_size), isinstance(memory, Memory)
+        if not is_memory or memory.state.shape != expected:
+            found = f"is {kind_of(memory)}"
+            if is_memory:
+                found = f"has states of the shape {memory.state.shape}"
             raise ShapeError(
-                f"`memory` has states of the shape {memory.state.shape}; {expected} was expected "
+                f"`memory` {found}; {expected} was expected "
                 f"for {num_envs} observations and {type(self).__name__}'s network. "
                 f"`policy.make_memory({num_envs})` makes one."
             )

@@ -6,7 +6,7 @@ Schulman et al. 2017 (arXiv:1707.06347), with the advantages of Schulman et al. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import Rollout
 from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, Steps, advantages, clipped
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.host_or_device import AnyArray, Metrics, Number
+from ding_lite.rl.host_or_device import AnyArray, Number
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
 from ding_lite.rl.recorded.actor_critic import Unroll
@@ -59,6 +59,15 @@ class PPOConfig(ActorCriticConfig):
 class PPO(ActorCriticPolicy[PPOConfig]):
     """On-policy actor-critic for discrete or continuous actions; several updates per rollout.
 
+    `learn` does `epochs` passes over all env steps, with a step of Adam for each minibatch. With
+    the ratio r of an action's present probability to that at its collection, the loss is
+    -mean(min(r A, clip(r, 1 - clip, 1 + clip) A)) + value_coef mean((V(x) - target)^2)
+    - entropy_coef H. Advantages and targets are computed once, before the first step.
+
+    The metrics, of the last minibatch, are `loss`, its parts `policy_loss`, `value_loss` and
+    `entropy`, `approx_kl` (the divergence from the policy that collected, in nats), `clip_fraction`
+    (the share of actions beyond the clip) and `grad_norm`.
+
     Example:
         >>> from ding_lite.rl import make_envs
         >>> envs = make_envs("Pendulum-v1", 2)
@@ -68,27 +77,6 @@ class PPO(ActorCriticPolicy[PPOConfig]):
     """
 
     _config_type = PPOConfig
-
-    def learn(self, rollouts: Sequence[Rollout], /) -> Metrics:
-        """Do `epochs` passes over all env steps, with a step of Adam for each minibatch.
-
-        With the ratio r of an action's present probability to that at its collection, the loss is
-        -mean(min(r A, clip(r, 1 - clip, 1 + clip) A)) + value_coef mean((V(x) - target)^2)
-        - entropy_coef H. Advantages and targets are computed once, before the first step.
-
-        Args:
-            rollouts: All of the same length.
-
-        Returns:
-            From the last minibatch: `loss`, its parts `policy_loss`, `value_loss` and `entropy`,
-            `approx_kl` (the divergence from the policy that collected, in nats), `clip_fraction`
-            (the share of actions beyond the clip) and `grad_norm`.
-
-        Raises:
-            ShapeError: If they are not of the policy's environment.
-            NonFiniteError: If a loss is NaN or infinite. That step is not done.
-        """
-        return self._answered(self._updates(rollouts))
 
     def _learned(self, rollout: Rollout) -> Updates[dict[str, Number]]:
         steps, _ = yield from self._rows(rollout)

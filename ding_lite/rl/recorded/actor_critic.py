@@ -141,8 +141,8 @@ class RecurrentActorCritic(RecordedActorCritic):
         return computable(outputs_ND), computable(value_N), computable(behind_NS)
 
     def unroll(self, obs: AnyArray, sequences: Unroll, *, is_training: bool = True) -> Unrolled:
-        self.flat.train(is_training)
         with torch.set_grad_enabled(is_training), self._drawing:
+            self.flat.train(is_training)
             return self._unroll(obs, sequences, is_training=is_training)
 
     def _unroll(self, obs: AnyArray, sequences: Unroll, *, is_training: bool) -> Unrolled:

@@ -63,11 +63,6 @@ def run_once(
     module: nn.Module, inputs: Sequence[Any], *, spec: EnvSpec, name: str
 ) -> Sequence[Any]:
     """Run a module once without training; its state and PyTorch's generator stay the same."""
-    if torch.is_inference_mode_enabled():
-        raise ConfigError(
-            f"`{name}` ({type(module).__name__}) cannot be learned, as the policy is made within "
-            f"`torch.inference_mode()`. Make it outside; `act` computes no gradients anyway."
-        )
     check_parameters(module, name=name)
     was_training = module.training
     module.eval()
@@ -145,7 +140,7 @@ def _run(module: nn.Module, inputs: Sequence[Any], *, spec: EnvSpec, name: str) 
 
 
 def listed(found: Any) -> Sequence[Any]:  # noqa: ANN401 - what a module returns
-    return found if isinstance(found, tuple | list) else [found]
+    return found if isinstance(found, tuple | list) and len(found) != 1 else [found]
 
 
 def wrong_outputs(
@@ -179,7 +174,7 @@ def _describe(value: object) -> str:
         parts = (f"{key!r}: {_describe(part)}" for key, part in value.items())
         return f"{{{', '.join(parts)}}}"
     if isinstance(value, tuple):
-        return f"({', '.join(map(_describe, value))})"
+        return f"({', '.join(map(_describe, value))}{',' * (len(value) == 1)})"
     if not isinstance(value, Tensor):
         return kind_of(value)
     return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -65,20 +65,20 @@ class Recorded:
 
     def _infer(self, obs: Array, *more: Any) -> Any:  # noqa: ANN401 - of the module
         """Run the module for actions."""
-        self.flat.train(False)
         with torch.no_grad(), self._drawing:
+            self.flat.train(False)  # another thread may learn before its turn is over
             return self.flat.module(self._inputs(obs), *more)
 
     def _estimate(self, obs: Array, *more: Any) -> Any:  # noqa: ANN401 - of the module
         """Run the module for the targets of an update."""
-        self.flat.train(False)
         with torch.no_grad(), self._drawing:
+            self.flat.train(False)
             return self.flat.run(self._inputs(obs), *more)
 
     def _record(self, obs: Array, *more: Any) -> Any:  # noqa: ANN401 - of the module
         """Run the module for outputs that are learned from."""
-        self.flat.train(True)
         with torch.enable_grad(), self._drawing:
+            self.flat.train(True)
             return self.flat.run(self._inputs(obs), *more)
 
     def _backward(self, outputs: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
@@ -114,5 +114,5 @@ class RecordedQNetwork(Recorded):
         values_NA: FloatArray = self._infer(obs).cpu().numpy()
         return values_NA
 
-    def copy_buffers(self, leader: Self) -> None:
+    def copy_buffers(self, leader: Any) -> None:  # noqa: ANN401 - another of this class
         self.flat.copy_buffers(leader.flat)

@@ -15,6 +15,14 @@ from ding_lite.rl.host_or_device import computable, number
 LossMetrics: TypeAlias = Mapping[str, Tensor | float]
 
 
+def checked(value: object, shape: tuple[int, ...], *, what: str) -> Tensor:
+    """Return what a user's method returned; raise ShapeError unless it is a tensor of a shape."""
+    if isinstance(value, Tensor) and tuple(value.shape) == shape:
+        return value
+    found = tuple(value.shape) if isinstance(value, Tensor) else kind_of(value)
+    raise ShapeError(f"{what} {found}; a tensor of the shape {shape} was expected.")
+
+
 def loss_and_metrics(found: Any, kind: str) -> tuple[Tensor, LossMetrics]:  # noqa: ANN401 - of a user
     match found:
         case [Tensor() as loss_B, Mapping() as metrics]:
@@ -46,13 +54,8 @@ def read_metrics(metrics: LossMetrics, batch: Any, kind: str) -> dict[str, Any]:
         if name == "td_error":
             if not is_weighted:
                 continue
-            if not isinstance(value, Tensor) or tuple(value.shape) != (len(batch),):
-                shape = tuple(value.shape) if isinstance(value, Tensor) else kind_of(value)
-                raise ShapeError(
-                    f"The metric `td_error` of {kind} is {shape} for {len(batch)} transitions; a "
-                    f"tensor of the shape ({len(batch)},) was expected."
-                )
-            found[name] = computable(value.detach().abs())
+            errors = checked(value, (len(batch),), what=f"The metric `td_error` of {kind} is")
+            found[name] = computable(errors.detach().abs())
         elif isinstance(value, Tensor):
             if value.dim():
                 raise ShapeError(

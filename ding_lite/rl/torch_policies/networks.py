@@ -65,9 +65,17 @@ def find_networks(policy: object, followers: Sequence[Follower]) -> nn.Module:
     """Return a module that contains the modules and parameters among a policy's attributes."""
     networks = nn.Module()
     copies = {follower.module for follower in followers}
+    of_copies = {parameter for copy in copies for parameter in copy.parameters()}
     for name, value in vars(policy).items():
-        if isinstance(value, nn.Module) and value not in copies:
-            networks.add_module(name, value)
+        if isinstance(value, nn.Module):
+            followed = [parameter in of_copies for parameter in value.parameters()]
+            if not any(followed):
+                networks.add_module(name, value)
+            elif not all(followed):
+                raise ConfigError(
+                    f"`self.{name}` of {type(policy).__name__} contains a network that `follow` "
+                    f"returned, beside others. Make it an attribute of its own."
+                )
         elif isinstance(value, nn.Parameter):
             networks.register_parameter(name, value)
         elif isinstance(value, list | tuple | dict):

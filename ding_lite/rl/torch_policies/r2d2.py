@@ -7,7 +7,9 @@ n-step returns within a sequence, and the value rescaling of Pohlen et al. 2018 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -19,11 +21,9 @@ from ding_lite.rl.batch import NumpyArray, Sequences
 from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.formulas.sequence_targets import rescaled, sequence_targets, unscaled
 from ding_lite.rl.memory import Memory
-from ding_lite.rl.networks.activations import Activation
-from ding_lite.rl.networks.conv import Conv, TorsoName, images_of
 from ding_lite.rl.networks.modules import Torso
 from ding_lite.rl.networks.trees.parts import inputs_of
-from ding_lite.rl.policies.base import discrete_actions
+from ding_lite.rl.policies.base import QLearningConfig, discrete_actions
 from ding_lite.rl.policies.open_policy import check_no_description
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs
 from ding_lite.rl.spec import EnvSpec
@@ -32,12 +32,12 @@ from ding_lite.rl.torch_policies.torch_policy import ChangeModule, TorchPolicy
 from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat_module import MakeModule, acting, made_module
 from ding_lite.rl.weights.optimizers import MakeOptimizer
-from ding_lite.settings import COUNT, NATURAL, SHARE, choice, positive, setting, suggests, widths
+from ding_lite.settings import COUNT, NATURAL, choice, setting, suggests
 
 
 @suggests
 @dataclass(frozen=True, kw_only=True)
-class R2D2Config(TorchPolicyConfig):
+class R2D2Config(QLearningConfig, TorchPolicyConfig):
     """Settings of R2D2. The defaults suit small tasks."""
 
     lr: float = 2e-3
@@ -56,33 +56,13 @@ class R2D2Config(TorchPolicyConfig):
     output."""
     memory_size: int = setting(64, COUNT)
     """The width of the recurrent layer. Wider layers remember more and take longer."""
-    hidden: tuple[int, ...] = setting((64,), widths)
+    hidden: tuple[int, ...] = (64,)
     """The widths of the layers before it. Images pass through convolutions first."""
-    torso: TorsoName = setting("auto", choice(TorsoName))
-    """The convolutions for images, as in DQN."""
-    convs: tuple[Conv, ...] | None = None
-    """The convolutions for images, one by one, instead of those of `torso`, as in DQN."""
-    activation: Activation = setting("relu", choice(Activation))
-    """The activation of hidden layers."""
-    double: bool = True
-    """Choose the next action by the online network and compute its value by the target network."""
     rescale: bool = False
     """Learn values on a scale that grows like a square root. It helps if returns differ by orders
     of magnitude, as in games without reward clipping."""
-    target_tau: float = setting(0.01, SHARE, positive)
-    """The share of the online weights in each update of the target network; 1 copies them."""
-    target_every: int = setting(1, COUNT)
-    """The number of updates of the online network per update of the target network."""
     max_grad_norm: float | None = 10.0
     """The norm to which a larger gradient is clipped; None does not clip."""
-    epsilon_start: float = setting(1.0, SHARE)
-    """The share of random actions at the first env step."""
-    epsilon_end: float = setting(0.1, SHARE)
-    """The share of random actions from env step `epsilon_steps` on."""
-    epsilon_steps: int = setting(5_000, COUNT)
-    """The number of env steps in which the share of random actions falls linearly."""
-
-    images = property(images_of)
 
 
 class RecurrentQ(nn.Module):
@@ -140,7 +120,7 @@ class R2D2(TorchPolicy[R2D2Config]):
 
     Args:
         spec: The spec of the environments, `envs.spec`.
-        config: The settings.
+        config: The settings, or a dict of them.
         network: Your own network instead of the one that the config describes: a module, or a
             function of the spec that makes one. It has a `state_size`, S, and its
             `forward(obs, state)` maps observations, [B, ...], and states, [B, S], to the value of
@@ -167,7 +147,7 @@ class R2D2(TorchPolicy[R2D2Config]):
     def __init__(
         self,
         spec: EnvSpec,
-        config: R2D2Config | None = None,
+        config: R2D2Config | Mapping[str, Any] | None = None,
         *,
         network: MakeModule | None = None,
         optimizer: MakeOptimizer | None = None,
@@ -175,9 +155,7 @@ class R2D2(TorchPolicy[R2D2Config]):
         compile: Compile = None,
     ) -> None:
         self._given = network
-        super().__init__(
-            spec, config or R2D2Config(), optimizer=optimizer, device=device, compile=compile
-        )
+        super().__init__(spec, config, optimizer=optimizer, device=device, compile=compile)
         if network is not None:
             self._parts["network"] = network
 
@@ -283,11 +261,11 @@ class R2D2(TorchPolicy[R2D2Config]):
 
     # -- learning ------------------------------------------------------------------------
 
-    def loss(self, batch: Sequences) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ANN401 - of tensors
         """Compute the mean Huber loss of the existing steps after the burn-in."""
         start, config = batch.burn_in, self.config
-        obs, mask_BT = _tensor(batch.obs)[:, start:], _tensor(batch.mask)[:, start:]
-        action_BT = _tensor(batch.action)[:, start:]
+        obs, mask_BT = batch.obs[:, start:], batch.mask[:, start:]
+        action_BT = batch.action[:, start:]
         with torch.no_grad():
             target_BTA = self._unroll(self.target, obs, self._burnt_in(self.target, batch))
             state_B = self._burnt_in(self.net, batch)
@@ -298,8 +276,8 @@ class R2D2(TorchPolicy[R2D2Config]):
             ranked_BTA = self._only_legal(q_BTA if config.double else target_BTA, obs)
             value_BT = target_BTA.gather(-1, ranked_BTA.argmax(-1, keepdim=True)).squeeze(-1)
             goal_BT = sequence_targets(
-                _tensor(batch.reward)[:, start:],
-                _tensor(batch.terminated)[:, start:],
+                batch.reward[:, start:],
+                batch.terminated[:, start:],
                 mask_BT,
                 unscaled(value_BT) if config.rescale else value_BT,
                 gamma=config.gamma,
@@ -310,12 +288,12 @@ class R2D2(TorchPolicy[R2D2Config]):
         count = mask_BT.sum()
         return (loss_BT * mask_BT).sum() / count, {"q_mean": (q_BT * mask_BT).sum() / count}
 
-    def _burnt_in(self, net: nn.Module, batch: Sequences) -> Tensor:
+    def _burnt_in(self, net: nn.Module, batch: Any) -> Tensor:  # noqa: ANN401
         """Return the states after the burn-in; steps that do not exist do not change them."""
-        state_B, obs, mask_BT = _tensor(batch.state), _tensor(batch.obs), _tensor(batch.mask)
+        state_B: Tensor = batch.state
         for time in range(batch.burn_in):
-            _, next_B = self._one_step(net, obs[:, time], state_B)
-            state_B = torch.where(mask_BT[:, time, None], next_B, state_B)
+            _, next_B = self._one_step(net, batch.obs[:, time], state_B)
+            state_B = torch.where(batch.mask[:, time, None], next_B, state_B)
         return state_B
 
     def _one_step(self, net: nn.Module, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -374,14 +352,9 @@ class _LegalValues(nn.Module):
 
 def _state_size(net: nn.Module) -> int:
     size = getattr(net, "state_size", None)
-    if type(size) is not int or size < 1:
+    if not isinstance(size, Integral) or size < 1:
         raise ConfigError(
             f"`network` ({type(net).__name__}) has the `state_size` {size!r}; a whole number above "
             f"0 was expected, the length of the recurrent state that `forward(obs, state)` takes."
         )
-    return size
-
-
-def _tensor(value: Any) -> Tensor:  # noqa: ANN401 - an array, by its type
-    tensor: Tensor = value
-    return tensor
+    return int(size)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout
 from ding_lite.rl.formulas.advantages import Advantages, gae
 from ding_lite.rl.host_or_device import Metrics
@@ -21,6 +21,7 @@ from ding_lite.rl.policies.base import packed
 from ding_lite.rl.replay.rollouts import join_rollouts
 from ding_lite.rl.spec import within
 from ding_lite.rl.torch_policies.config import ConfigT
+from ding_lite.rl.torch_policies.losses import checked
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 
 
@@ -116,19 +117,8 @@ class TorchRolloutPolicy(TorchPolicy[ConfigT]):
     def act(
         self, obs: NumpyArray, *, explore: bool = True, memory: Memory | None = None
     ) -> NumpyArray:
-        """Choose an action for each observation, within the bounds of the action space.
-
-        Args:
-            obs: [N, ...].
-            explore: Whether actions should explore.
-            memory: A result of `make_memory(N)`, for a policy with memory.
-
-        Returns:
-            Actions, [N] int64 or [N, ...].
-        """
-        obs = packed(obs, self.spec)
-        action, _ = self._choose(obs, explore, memory)
-        return within(self.spec, self._as_actions(action, len(obs), explore=explore))
+        """Choose as `TorchPolicy` does, within the bounds of the action space."""
+        return within(self.spec, super().act(obs, explore=explore, memory=memory))
 
     def explore(
         self, obs: NumpyArray, *, memory: Memory | None = None
@@ -148,14 +138,10 @@ class TorchRolloutPolicy(TorchPolicy[ConfigT]):
         """
         obs = packed(obs, self.spec)
         action, log_prob = self._choose(obs, True, memory)
-        if not isinstance(log_prob, Tensor) or tuple(log_prob.shape) != (len(obs),):
-            found = tuple(log_prob.shape) if isinstance(log_prob, Tensor) else log_prob
-            raise ShapeError(
-                f"`choose` of {type(self).__name__} returned the log-probabilities {found} for "
-                f"{len(obs)} observations; a tensor of the shape ({len(obs)},) was expected."
-            )
+        what = f"`choose` of {type(self).__name__} returned the log-probabilities"
+        log_prob_N = checked(log_prob, (len(obs),), what=what)
         actions = self._as_actions(action, len(obs), explore=True)
-        return actions, log_prob.cpu().numpy().astype(np.float32, copy=False)
+        return actions, log_prob_N.cpu().numpy().astype(np.float32, copy=False)
 
     def learn(self, rollouts: Sequence[Rollout], /) -> Metrics:
         """Do an update for each batch of the rollouts.
@@ -192,7 +178,8 @@ class TorchRolloutPolicy(TorchPolicy[ConfigT]):
         values: dict[str, Any] = {f.name: getattr(joined, f.name) for f in fields(TensorRollout)}
         moved: Any = {n: None if v is None else self._to_device(v) for n, v in values.items()}
         found: Any = self.batches(self._normalized(TensorRollout(**moved)))
-        batches = iter(found if isinstance(found, Iterable) else [])
+        has_returned_one = isinstance(found, tuple) or not isinstance(found, Iterable)
+        batches = iter([] if has_returned_one else found)
         for count in itertools.count():
             with self._acting():
                 batch = next(batches, None)

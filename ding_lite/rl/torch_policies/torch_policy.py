@@ -30,6 +30,7 @@ from ding_lite.rl.torch_policies.attributes import Attributes, check_names, refu
 from ding_lite.rl.torch_policies.config import ConfigT, config_type
 from ding_lite.rl.torch_policies.losses import (
     LossMetrics,
+    checked,
     loss_and_metrics,
     mean_loss,
     read_metrics,
@@ -42,6 +43,8 @@ from ding_lite.rl.weights.flat_module import FlatModule, acting, check_held, see
 from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.settings import check_all, inside, positive, whole
 
+_ON_HOST = {"serial", "burn_in", "replay_id"}
+"""The fields of a batch that stay on the host."""
 ChangeModule: TypeAlias = Callable[[nn.Module], nn.Module | None]
 
 
@@ -115,7 +118,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     ) -> None:
         config = cast(ConfigT, own_config(config, self._settings_type()))
         super().__init__(spec, config, optimizer=optimizer, device=device, compile=compile)
-        self._refuse_capture("may do anything in `loss`")
         name = type(self).__name__.lower()
         self._random = TorchRandom(config.seed, name, device=self.device)
         draws_there = self.device.type != "meta"  # a device without data has no generator
@@ -306,7 +308,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
                 returns values of another form.
         """
         obs = packed(obs, self.spec)
-        (action,) = self._choose(obs, explore, memory)
+        action, *_ = self._choose(obs, explore, memory)
         return self._as_actions(action, len(obs), explore=explore)
 
     def learn(self, batch: Any, /) -> Metrics:  # noqa: ANN401 - Transitions, by default
@@ -422,8 +424,8 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     @contextmanager
     def _acting(self) -> Iterator[None]:
-        self._flat.train(False)
         with self._random, torch.no_grad():
+            self._flat.train(False)
             yield
 
     def _choose(self, obs: NumpyArray, explore: bool, memory: Memory | None) -> tuple[Any, ...]:
@@ -442,15 +444,8 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
                 f"{', '.join(expected)} were expected."
             )
         if memory is not None:
-            *_, state = values
-            if not isinstance(state, Tensor) or tuple(state.shape) != memory.state.shape:
-                shape = tuple(state.shape) if isinstance(state, Tensor) else kind_of(state)
-                raise ShapeError(
-                    f"`choose` of {type(self).__name__} returned the next states {shape}; a tensor "
-                    f"of the shape {memory.state.shape} was expected, as `state_size` is "
-                    f"{self.state_size}."
-                )
-            memory.state[:] = state.cpu().numpy()
+            what = f"`choose` of {type(self).__name__} returned the next states"
+            memory.state[:] = checked(values[-1], memory.state.shape, what=what).cpu().numpy()
         return values[: len(self._chosen)]
 
     def _inputs(self, obs: NumpyArray) -> Tensor:
@@ -467,13 +462,8 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         return replace(batch, **{name: self._seen(getattr(batch, name)) for name in names})
 
     def _as_actions(self, chosen: Tensor, count: int, *, explore: bool) -> NumpyArray:
-        expected = (count, *self.spec.action_shape)
-        if not isinstance(chosen, Tensor) or tuple(chosen.shape) != expected:
-            found = tuple(chosen.shape) if isinstance(chosen, Tensor) else type(chosen).__name__
-            raise ShapeError(
-                f"`choose` of {type(self).__name__} returned {found} for {count} observations; "
-                f"a tensor of the shape {expected} was expected."
-            )
+        what = f"`choose` of {type(self).__name__} returned the actions"
+        checked(chosen, (count, *self.spec.action_shape), what=what)
         if explore:
             self.env_step += count
         actions: NumpyArray = chosen.cpu().numpy().astype(self.spec.action_dtype, copy=False)
@@ -487,27 +477,23 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             check_obs(batch.next_obs, self.spec)
         if isinstance(batch.obs, Tensor) and batch.obs.device == self.device:
             return batch
-        kept = {"serial", "burn_in", "replay_id"}
-        values = {f.name: getattr(batch, f.name) for f in fields(batch)}
-        moved: dict[str, Any] = {
-            n: v if n in kept or v is None else self._to_device(v)
-            for n, v in values.items()
-            if n != "extra"
-        }
-        if "extra" in values:
-            moved["extra"] = {n: self._to_device(v) for n, v in batch.extra.items()}
-        return type(batch)(**moved)
+        values = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name not in _ON_HOST}
+        extra = values.pop("extra", {})
+        moved: Any = {n: self._to_device(v) for n, v in values.items() if v is not None}
+        if extra:
+            moved["extra"] = {name: self._to_device(value) for name, value in extra.items()}
+        return replace(batch, **moved)
 
     def _to_device(self, value: Array) -> Tensor:
         return placed(value if isinstance(value, Tensor) else np.asarray(value), self.device)
 
     def _write_gradient(self, batch: Any) -> dict[str, Any]:  # noqa: ANN401 - what `loss` takes
         self._check_not_replaced()
-        self._flat.train(True)
         if self._compiler is not None and self._compiled_loss is None:
             self._compiled_loss = self._compiler(self.loss)
         kind = type(self).__name__
         with self._random, torch.enable_grad():
+            self._flat.train(True)
             found = (self._compiled_loss or self.loss)(batch)
             loss_B, metrics = loss_and_metrics(found, kind)
             loss = self._mean(loss_B, batch) if loss_B.requires_grad else loss_B

@@ -234,7 +234,7 @@ def check_names(tensors: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]
 def assign(view: Tensor, values: Tensor | npt.ArrayLike) -> None:
     """Overwrite a tensor; arrays may be read-only, such as those that other nodes send."""
     if isinstance(values, Tensor):
-        view.copy_(values)
+        view.copy_(values.detach())
     elif view.device.type == "cpu":
         np.copyto(view.numpy(), values)
     else:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -21,25 +21,10 @@ from torch.nn.parameter import UninitializedParameter
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.weights.flat import FlatWeights, SavedNetwork, assign, check_names
+from ding_lite.rl.weights.flat import FlatWeights, assign, check_names
 
 MakeModule: TypeAlias = nn.Module | Callable[[EnvSpec], nn.Module]
 """A module, or a function of the spec, such as a class, that makes one."""
-
-
-class Network(SavedNetwork, Protocol):
-    """Flat weights with their gradients."""
-
-    weights: FlatWeights
-    grads: FlatWeights
-
-    @property
-    def module(self) -> nn.Module:
-        """The network as a plain module in the same memory, with all parameters."""
-
-    @property
-    def buffers(self) -> Mapping[str, Tensor]:
-        """The tensors that are saved but not learned by gradients, such as running means."""
 
 
 class FlatModule:
@@ -319,6 +304,11 @@ def check_parameters(module: nn.Module, *, name: str = "network") -> None:
             raise ConfigError(
                 f"The parameter {key!r} of `{name}` has no shape yet. Run the module once on an "
                 f"observation before it is given."
+            )
+        if parameter.is_inference():
+            raise ConfigError(
+                f"The parameter {key!r} of `{name}` was made within `torch.inference_mode()`, so "
+                f"that it cannot be learned. Make the module outside."
             )
         if parameter.dtype != torch.float32:
             is_half = parameter.element_size() < 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,26 +17,6 @@ from ding_lite.rl.weights.flat import FlatAdam
 
 MakeOptimizer: TypeAlias = Callable[..., torch.optim.Optimizer]
 """Makes an optimiser from a list of parameters, such as `torch.optim.RMSprop`."""
-
-
-class Optimizer(Protocol):
-    """Steps flat weights along their gradient."""
-
-    lr: float
-
-    def step(
-        self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
-    ) -> None:
-        """Do one update along a gradient, [P], of the optimiser's own weights or of `weights_P`.
-
-        A `skip` of 1.0 changes nothing.
-        """
-
-    def state_dict(self) -> dict[str, Any]:
-        """Copy everything that an exact resume needs."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned."""
 
 
 class TorchOptimizer:
@@ -71,7 +51,7 @@ class TorchOptimizer:
         self._grads = [(parameter, parameter.grad) for parameter in learning]
         try:
             self._optimizer = make(learning, lr=lr) if self._takes_lr else make(learning)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"`optimizer` was called with the parameters{' and `lr`' * self._takes_lr}, and "
                 f"raised: {error}. Write `lambda params: torch.optim.RMSprop(params, lr=1e-3)`."
@@ -196,6 +176,9 @@ class TorchOptimizer:
             )
 
 
+Optimizer: TypeAlias = FlatAdam | TorchOptimizer
+
+
 def make_optimizer(
     make: MakeOptimizer | None,
     weights_P: Tensor,
@@ -221,7 +204,10 @@ def make_optimizer(
 def takes_lr(make: MakeOptimizer) -> bool:
     """Return whether `make` has an argument `lr` that is not bound already."""
     bound = make.keywords if isinstance(make, partial) else {}
-    return "lr" in inspect.signature(make).parameters and "lr" not in bound
+    try:
+        return "lr" in inspect.signature(make).parameters and "lr" not in bound
+    except ValueError:  # a `partial` with an unknown argument has no signature
+        return False
 
 
 def unused_settings(make: object) -> frozenset[str]:

@@ -154,8 +154,8 @@ def test_the_ends_of_a_step_are_bools_one_for_each_reward(field, value, message)
 
 
 def test_n_step_refuses_invalid_arguments():
-    with pytest.raises(ConfigError, match=r"`n` is 0.*`gamma` is 1.5"):
-        NStep(0, 1.5, 1)
+    with pytest.raises(ConfigError, match=r"`n` is 2.5.*`gamma` is 1.5"):
+        NStep(2.5, 1.5, 1)  # type: ignore[arg-type]
     with pytest.raises(ShapeError, match=r"2 environments came to an NStep of 3"):
         NStep(2, 0.9, 3)(steps_of([[(1.0, (False, False))] * 2])[0])
     [step] = steps_of([[(1.0, (False, False))]])

@@ -7,7 +7,6 @@ from torch.distributions import Normal
 from torch.nn import functional as F
 
 from ding_lite.rl.networks.action_values import ActionValues
-from ding_lite.rl.networks.activations import FUNCTIONS
 from ding_lite.rl.networks.box_actors import MLPBody, SquashedGaussianActor
 from ding_lite.rl.networks.modules import ImageActor
 from ding_lite.rl.networks.q_nets import draw_weights
@@ -20,63 +19,13 @@ def normal(*shape, seed=0):
     return torch.from_numpy(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
-def make_critics(hidden, *, num_networks=2, first=None, activation="relu"):
-    shapes = ActionValues.shapes(num_networks, (NUM_OBS + NUM_ACTIONS, *hidden))
-    weights, grads = FlatWeights(shapes), FlatWeights(shapes)
-    draw_weights(weights, np.random.default_rng(0), first_input=2)
-    depth = len(hidden) + 1
-    critics = ActionValues(
-        weights, grads, depth=depth, num_actions=NUM_ACTIONS, first=first, activation=activation
-    )
-    return critics, weights, grads
-
-
 def recorded(weights):
     return {name: weights[name].clone().requires_grad_() for name in weights.shapes}
 
 
-def plain_values(named, obs, action, *, network, depth, activation=F.relu):
-    x = torch.cat((obs, action), dim=1)
-    for layer in range(depth):
-        x = F.linear(x, named[f"{layer}.weight"][network], named[f"{layer}.bias"][network])
-        x = activation(x) if layer < depth - 1 else x
-    return x.squeeze(1)
-
-
-@pytest.mark.parametrize(
-    ("hidden", "num_networks", "activation"), [((8,), 1, "relu"), ((4, 8, 6), 2, "gelu")]
-)
-def test_gradients_of_stacked_critics_are_those_of_autograd(hidden, num_networks, activation):
-    critics, weights, grads = make_critics(hidden, num_networks=num_networks, activation=activation)
-    obs, action = normal(BATCH, NUM_OBS), normal(BATCH, NUM_ACTIONS, seed=1).requires_grad_()
-    named, grad_EB = recorded(weights), normal(num_networks, BATCH, seed=2)
-    expected_EB = torch.stack(
-        [
-            plain_values(
-                named,
-                obs,
-                action,
-                network=network,
-                depth=len(hidden) + 1,
-                activation=FUNCTIONS[activation].recorded,
-            )
-            for network in range(num_networks)
-        ]
-    )
-    expected_EB.backward(grad_EB)
-
-    q_E1B, saved = critics.forward_saving(obs, action.detach()[None])
-    torch.testing.assert_close(q_E1B[:, 0], expected_EB.detach())
-    found_1BA = critics.backward_action(saved, grad_EB[:, None])
-    torch.testing.assert_close(found_1BA[0], action.grad)
-    assert not grads.flat.any()  # only actions were asked for
-    critics.backward(saved, grad_EB[:, None])
-    for name, tensor in named.items():
-        torch.testing.assert_close(grads[name], tensor.grad)
-
-
 def test_stacked_critics_are_initialised_as_layers_of_torch():
-    _, weights, _ = make_critics((64, 64))
+    weights = FlatWeights(ActionValues.shapes(2, (NUM_OBS + NUM_ACTIONS, 64, 64)))
+    draw_weights(weights, np.random.default_rng(0), first_input=2)
     for layer, num_inputs in enumerate((NUM_OBS + NUM_ACTIONS, 64, 64)):
         for part in ("weight", "bias"):
             bound = 1.0 / np.sqrt(num_inputs)

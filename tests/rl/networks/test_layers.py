@@ -1,6 +1,6 @@
 """The written-out layers of several members compute what autograd does for each member alone."""
 
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from ding_lite.rl.networks.modules import QModule
 from ding_lite.rl.weights.flat import FlatWeights
 
 HIDDEN = names_of("torso", 2)
+PLAIN: Any = {"relu": F.relu, "tanh": torch.tanh, "gelu": F.gelu, "elu": F.elu, "silu": F.silu}
 
 
 class Members(dict[str, Tensor]):
@@ -43,7 +44,7 @@ def plain(name: Activation, dueling: bool, named: dict[str, Tensor], x_BI: Tenso
     """Compute one member as users write it."""
     for layer in HIDDEN:
         x_BI = F.linear(x_BI, named[f"{layer}.weight"], named[f"{layer}.bias"])
-        x_BI = FUNCTIONS[name].recorded(x_BI)
+        x_BI = PLAIN[name](x_BI)
     if not dueling:
         return F.linear(x_BI, named["head.weight"], named["head.bias"])
     value, advantage = (
@@ -82,6 +83,7 @@ def test_members_compute_and_learn_as_each_alone(name: Activation, dueling: bool
         assert x_BI.grad is not None
         torch.testing.assert_close(x_grad_GBI[member], x_BI.grad[:, -2:], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(grads["torso.0.weight"][3], untouched, rtol=0, atol=0)
+    torch.testing.assert_close(FUNCTIONS[name].recorded(x_GBI), PLAIN[name](x_GBI))
     numbers = mlp.forward_numpy(x_GBI[0].numpy())
     np.testing.assert_allclose(numbers, outputs[-1][0].numpy(), rtol=1e-4, atol=1e-5)
 

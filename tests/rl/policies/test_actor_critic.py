@@ -355,16 +355,3 @@ def test_without_exploring_it_takes_the_likeliest_action_and_draws_nothing(actio
     assert policy.env_step == 0
     assert first.shape == (6, *spec.action_shape)
     assert all(spec.action_space.contains(action) for action in first)
-
-
-@pytest.mark.parametrize("actions", ["number", "numbers"])
-def test_actions_stay_within_the_action_space(actions):
-    spec = SPECS[actions]
-    policy = make("PPO", spec, log_std_start=1.0)
-    obs = draw_obs(np.random.default_rng(0), spec, (200,))
-    assert all(spec.action_space.contains(action) for action in policy.act(obs))
-    drawn, _ = policy.explore(obs)
-    assert not all(spec.action_space.contains(action) for action in drawn)
-
-
-# -- saving, loading, and what is refused ------------------------------------------------------

@@ -6,7 +6,10 @@ import copy
 import math
 import pickle
 import re
+import sys
+import threading
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,7 +49,8 @@ from ding_lite.rl import (
 from ding_lite.rl.host_or_device import DeviceMetrics
 from ding_lite.settings import as_config
 from tests.rl.nets import Joins, Splits
-from tests.rl.rollouts import draw_obs, draw_prioritized, lesson
+from tests.rl.rollouts import draw_batch, draw_obs, draw_prioritized, lesson
+from tests.threads import together
 
 VECTOR = Box(-1.0, 1.0, (4,))
 SCREEN = Box(0, 255, (10, 10, 3), dtype=np.uint8)
@@ -65,7 +69,7 @@ def layers(num_inputs: int, num_outputs: int) -> nn.Module:
 class Remembers(nn.Module):
     """With values of its own, an actor-critic; without, the values of R2D2."""
 
-    state_size = 3
+    state_size = np.int64(3)  # as sums of numpy are
 
     def __init__(self, *, has_value: bool) -> None:
         super().__init__()
@@ -238,8 +242,12 @@ def test_published_weights_reach_a_collector_and_stay_as_they_are(name: str) -> 
     with pytest.raises(ShapeError, match=f"`normalize_obs` {there}, and this one has it {here}"):
         collector.load_weights(other)
     check_equal(collector.weights(), before)
-    collector.load_weights(arrays)
-    check_equal(collector.weights(), published)
+    parameters = {  # some of them as of `dict(module.named_parameters())`
+        name: tensor.clone().requires_grad_(tensor.dim() > 1) for name, tensor in published.items()
+    }
+    for given in (parameters, arrays):
+        collector.load_weights(given)
+        check_equal(collector.weights(), published)
     np.testing.assert_array_equal(act(collector, explore=False), act(learner, explore=False))
     for seed in range(2, 4):
         learner.learn(lesson(learner, seed))
@@ -347,13 +355,39 @@ def test_a_module_is_for_inference_after_an_update_and_learning_goes_on_as_befor
         for each in (policy, untouched):
             each.learn(lesson(each, seed))
         before = policy.state_dict()
-        modules = [policy.module, *[policy.target_module for _ in "1" if isinstance(policy, DQN)]]
-        for module in modules:
-            assert not any(part.training for part in module.modules())
-            torch.manual_seed(0)
-            check_equal(module(*one), module(*one))
+        module = policy.module
+        assert not any(part.training for part in module.modules())
+        check_equal(module(*one), module(*one))
         check_equal(policy.state_dict(), before)
     check_equal(policy.state_dict(), untouched.state_dict())
+
+
+@pytest.mark.parametrize("name", ["own dqn", "own ppo", "own memory", "own algorithm"])
+def test_acting_in_a_thread_changes_nothing_that_another_one_learns(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
+    sys.setswitchinterval(1e-6)
+    policy, alone = make(name), make(name)
+    has_learned = threading.Event()
+
+    def learn(learner: Any) -> None:
+        for seed in range(50):
+            learner.learn(lesson(learner, seed % 5))
+
+    def learn_and_stop() -> None:
+        try:
+            learn(policy)
+        finally:
+            has_learned.set()
+
+    def play() -> None:
+        while not has_learned.is_set():
+            act(policy, explore=False)
+
+    together(learn_and_stop, play)
+    learn(alone)
+    check_equal(policy.weights(), alone.weights())
 
 
 @pytest.mark.parametrize("given", ["functions", "modules"])
@@ -522,6 +556,25 @@ def test_an_update_on_a_device_that_is_not_finite_is_left_out_and_named_when_it_
 
 
 @EVERY_POLICY
+def test_there_may_be_no_observations_to_act_for(name: str) -> None:
+    policy = make(name)
+    if getattr(policy, "state_size", 0):
+        return  # a memory has at least one environment
+    obs = draw_obs(np.random.default_rng(0), policy.spec, (0,))
+    assert act(policy, torch.from_numpy(obs)).shape == (0, *policy.spec.action_shape)
+    assert act(policy, obs, explore=False).shape == (0, *policy.spec.action_shape)
+
+
+@pytest.mark.parametrize("name", ["dqn", "own dqn", "own normalized dqn", "sac", "own sac"])
+def test_batches_of_doubles_are_learned_and_empty_ones_refused(name: str) -> None:
+    policy, twin, drawn = make(name), make(name), draw_batch(0, spec=KINDS[name][1])
+    doubles = replace(drawn, obs=drawn.obs.double(), next_obs=drawn.next_obs.double())
+    assert policy.learn(doubles) == pytest.approx(twin.learn(drawn), rel=1e-4)
+    with pytest.raises(ShapeError, match="batch to learn from is empty"):
+        policy.learn(Transitions(*[getattr(drawn, name)[:0] for name in Transitions.__slots__]))
+
+
+@EVERY_POLICY
 def test_a_memory_that_is_missing_superfluous_or_of_another_size_is_refused(
     name: str,
 ) -> None:
@@ -535,8 +588,10 @@ def test_a_memory_that_is_missing_superfluous_or_of_another_size_is_refused(
         with pytest.raises(ConfigError, match=rf"{type(policy).__name__} {told}"):
             getattr(policy, method, policy.act)(obs, **memory)
         if policy.state_size:
-            with pytest.raises(ShapeError, match=r"the shape \(2, \d+\); \(9, \d+\) was expected"):
-                getattr(policy, method, policy.act)(obs, memory=policy.make_memory(2))
+            for wrong in (policy.make_memory(2), policy.make_memory(9).state):
+                found = r"has .* shape \(2, \d+\)" if isinstance(wrong, Memory) else "is a ndarray"
+                with pytest.raises(ShapeError, match=rf"{found}; \(9, \d+\) was expected"):
+                    getattr(policy, method, policy.act)(obs, memory=wrong)
     assert (policy.make_memory(2) is None) == (not policy.state_size)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ding_lite import Parallel, Task, middleware as mw
-from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.errors import ConfigError
 from ding_lite.rl import (
     DQN,
     R2D2,
@@ -91,23 +91,13 @@ def test_learners_share_weights_but_not_random_numbers():
         torch.testing.assert_close(after[key], before[key], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("network", "error", "message"),
-    [
-        (nn.Linear(4, 3), ShapeError, r"float32 \(2, 3\) .* float32 \(2, 2\) was expected"),
-        (nn.Linear(5, 2), ConfigError, r"CartPole-v1 gives, float32 \(2, 4\)"),
-        (nn.Linear(4, 2).half(), ConfigError, "torch.float16; torch.float32"),
-        ("mlp", ConfigError, "`network` is a str"),
-    ],
-)
-def test_a_network_that_does_not_fit_is_refused_at_once(network, error, message):
-    with pytest.raises(error, match=message):
-        DQN(CARTPOLE, network=network)
-
-
 def test_a_network_is_refused_where_pytorch_can_record_no_gradients():
-    with torch.inference_mode(), pytest.raises(ConfigError, match=r"within `torch\.inference_mode"):
-        DQN(CARTPOLE, network=nn.Linear(4, 2))
+    with torch.inference_mode():
+        network = nn.Linear(4, 2)
+        with pytest.raises(ConfigError, match=r"A DQN made within `torch\.inference_mode"):
+            DQN(CARTPOLE)
+    with pytest.raises(ConfigError, match=r"'weight' .* made within `torch\.inference_mode"):
+        DQN(CARTPOLE, network=network)
 
 
 @pytest.mark.parametrize("name", ["recur", "encode", "weights", "run"])

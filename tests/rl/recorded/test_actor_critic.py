@@ -228,7 +228,6 @@ def test_probabilities_in_place_of_logits_are_warned_of(caplog):
         ({"actor": nn.Linear(4, 2), "critic": nn.Linear(4, 2)}, ShapeError, "`critic` .*returned"),
         ({"actor": nn.Linear(4, 3), "critic": nn.Linear(4, 1)}, ShapeError, "`actor` .*returned"),
         ({"network": Together, "actor": Together}, ConfigError, "`network` and `actor` were given"),
-        ({"network": nn.Linear(4, 2).half()}, ConfigError, "torch.float16; torch.float32"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused_at_once(parts, error, message):

@@ -23,6 +23,11 @@ class Several(nn.Linear):
         return values[:, :2], values[:, 2]
 
 
+class Alone(nn.Linear):
+    def forward(self, obs):
+        return (super().forward(obs),)
+
+
 def run(module, *shapes, spec=SPEC):
     return check_outputs(module, [sample_obs(spec)], shapes, spec=spec)
 
@@ -70,6 +75,7 @@ def test_a_check_changes_nothing():
         (nn.Linear(4, 2), [(3,)], r"float32 \(2, 2\) for 2 observations of x; float32 \(2, 3\)"),
         (nn.Linear(4, 3), [(3,), ()], r"float32 \(2, 3\) and float32 \(2,\) was expected"),
         (Several(4, 3), [(2,), (1,)], r"float32 \(2, 2\), float32 \(2,\)"),
+        (Alone(4, 3), [(3,)], r"returned \(float32 \(2, 3\),\) for"),
     ],
 )
 def test_outputs_of_other_shapes_are_refused(module, shapes, message):

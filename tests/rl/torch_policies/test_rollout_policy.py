@@ -127,7 +127,7 @@ def test_log_probs_of_another_shape_are_refused():
         return torch.zeros(len(obs)), self.net(obs)
 
     policy = make(type("Broken", (Reinforce,), {"choose": choose}))
-    with pytest.raises(ShapeError, match=r"log-probabilities \(2, 3\) for 2"):
+    with pytest.raises(ShapeError, match=r"log-probabilities \(2, 3\); a tensor"):
         policy.explore(np.zeros((2, 1), dtype=np.float32))
 
 
@@ -161,8 +161,9 @@ def test_choose_may_return_a_list():
     assert listing.module(torch.zeros(2, 1), torch.zeros(2, listing.state_size))[0].shape == (2,)
 
 
-def test_batches_that_yield_nothing_are_refused():
-    policy = make(type("Broken", (Reinforce,), {"batches": lambda self, rollout: iter([])}))
+@pytest.mark.parametrize("found", [[], None, (1, 2)], ids=str)
+def test_batches_that_yield_nothing_are_refused(found):
+    policy = make(type("Broken", (Reinforce,), {"batches": lambda self, rollout: found}))
     for learn in (policy.learn, policy.gradients):
         with pytest.raises(ConfigError, match="`batches` of Broken yielded nothing for 7 steps"):
             learn([rollout_of(policy, "probe/Recall-v0")])

@@ -100,6 +100,19 @@ def test_a_target_follows_every_so_often():
     assert not any(parameter.requires_grad for parameter in policy.target.parameters())
 
 
+def test_targets_may_be_kept_in_a_module_list():
+    def build(self):
+        self.nets = nn.ModuleList(nn.Linear(4, 2) for _ in range(3))
+        self.targets = nn.ModuleList(self.follow(net, tau=1.0) for net in self.nets)
+        self.net, self.target = self.nets[0], self.targets[0]
+
+    policy = broken(build=build)(CARTPOLE)
+    policy.clone().learn(batch(0))
+    policy.learn(batch(0))
+    torch.testing.assert_close(policy.targets.state_dict(), policy.nets.state_dict())
+    assert len(policy.weights()) == 6
+
+
 def test_errors_without_learning_are_those_of_the_network_as_it_acts():
     policy, drawn = make(dropout=0.5), prioritized(3)
     errors = policy.td_errors(drawn)
@@ -144,10 +157,19 @@ class Derived(PlainDQN):
     pass
 
 
+class Early(TorchPolicy["LateConfig"]):
+    """Names its config before it is defined, and not like itself."""
+
+
+class LateConfig(TorchPolicyConfig):
+    pass
+
+
 def test_the_config_class_is_found():
     assert config_type(PlainDQN) is PlainDQNConfig
     assert config_type(Named) is NamedConfig
     assert config_type(Derived) is PlainDQNConfig
+    assert config_type(Early) is LateConfig
     assert config_type(TorchPolicy) is TorchPolicyConfig
     assert Named(CARTPOLE).config.lr == 0.5
 
@@ -177,6 +199,11 @@ def followed_from_elsewhere(self):
     self.target = self.follow(nn.Linear(4, 2), tau=0.1)
 
 
+def followed_beside_others(self):
+    self.nets = nn.ModuleList([nn.Linear(4, 2)])
+    self.nets.append(self.follow(self.nets[0], tau=0.1))
+
+
 def followed_without_a_shape(self):
     self.net = nn.LazyLinear(2)
     self.target = self.follow(self.net, tau=0.1)
@@ -191,6 +218,7 @@ def followed_after_what_shares_its_layers(self):
 @pytest.mark.parametrize(
     ("methods", "message"),
     [
+        ({"build": followed_beside_others}, r"`self\.nets` of Broken contains .*of its own"),
         ({"build": followed_without_a_shape}, "has no shape yet. Run the module once"),
         ({"build": followed_after_what_shares_its_layers}, "set what shares layers with it after"),
         ({"build": in_a_list}, r"`self.layers` of Broken is a list of networks.*nn.ModuleList"),
@@ -222,7 +250,12 @@ PLAIN, WEIGHTED = batch(0), prioritized(0)
         (lambda q, b: (NOT_HELD(q).sum(), {}), PLAIN, ConfigError, "neither learned nor saved"),
         (lambda q, b: (q.argmax(1), {}), PLAIN, ConfigError, "Broken has no gradient"),
         (lambda q, b: (q.mean(1), {"q": {"x": 0.0}}), PLAIN, ShapeError, "'q' of Broken is a dict"),
-        (lambda q, b: (q.mean(1), {"td_error": q}), WEIGHTED, ShapeError, r"is \(32, 2\) for 32"),
+        (
+            lambda q, b: (q.mean(1), {"td_error": q}),
+            WEIGHTED,
+            ShapeError,
+            r"is \(32, 2\);",
+        ),
     ],
 )
 def test_a_loss_of_another_form_is_refused(found, one, error, message):
@@ -260,7 +293,7 @@ def test_a_network_that_is_replaced_after_build_is_refused_unless_it_has_the_sam
 
 def test_actions_of_another_form_are_refused():
     policy = broken(choose=lambda self, obs, explore: self.net(obs))(CARTPOLE)
-    with pytest.raises(ShapeError, match=r"`choose` of Broken returned \(5, 2\) for 5"):
+    with pytest.raises(ShapeError, match=r"`choose` of Broken returned the actions \(5, 2\);"):
         policy.act(OBS)
     box = EnvSpec(env_id="x", obs_space=CARTPOLE.obs_space, action_space=Box(-1, 1, (2,)))
     assert broken(choose=lambda self, obs, explore: self.net(obs))(box).act(OBS).shape == (5, 2)
