@@ -201,7 +201,7 @@ def test_steps_are_as_many_as_updates_need() -> None:
     ("name", "settings", "message"),
     [
         ("dqn", {"learning_rate": 1.0}, '"learning_rate". Did you mean "lr"? The settings of dqn'),
-        ("dqn", {"zzz": 1.0}, 'Unknown setting "zzz". The settings of dqn are: gamma, normalize_obs,'),
+        ("dqn", {"zzz": 1.0}, 'Unknown setting "zzz". The settings of dqn are: gamma, normalize_'),
         ("dqn", {"n_envs": 1}, '"num_envs" is an option and no setting: --num-envs on the command'),
         ("dqn", {"num_envs": 1}, "--num-envs on the command line, train(..., num_envs=...) in Py"),
         ("dqn", {"lr": "fast"}, "`lr` is 'fast'; `float` was expected"),
