@@ -35,6 +35,8 @@ from ding_lite.settings import check_all, whole
 logger = logging.getLogger(__name__)
 
 _ENDS = ("terminated", "truncated")
+_FIRST_ROOM = 16
+"""The number of env steps of each unfinished episode for which there is room at first."""
 
 
 class EpisodeBuffer:
@@ -115,10 +117,12 @@ class EpisodeBuffer:
         # Episodes that did not go on: the last observations, and in which call of `add` that was.
         self._broken_off: deque[NumpyArray] = deque(maxlen=8)
         self._num_calls, self._broken_in = 0, -1
-        # The steps of the unfinished episodes of each environment: the values of `_columns`.
-        self._columns = tuple(name for name in layout if name not in _ENDS)
-        longest = capacity - 1
-        self._open: list[deque[tuple[Any, ...]]] = [deque(maxlen=longest) for _ in range(num_envs)]
+        # The unfinished episodes, [N, room, ...]: a step of age t is at t % room, and the room
+        # grows until it has the longest episode that can be stored.
+        unended = {name: each for name, each in layout.items() if name not in _ENDS}
+        self._age_N = np.zeros(num_envs, dtype=np.int64)
+        self._open = zeros(unended, num_envs, 0)
+        self._make_room(min(_FIRST_ROOM, capacity - 1))
         self._outputs = Outputs()
 
     @property
@@ -157,37 +161,56 @@ class EpisodeBuffer:
         if self._last_obs is not None:
             self._check_continues(step.obs, self._last_obs)
         self._last_obs = step.next_obs
-        for env, steps in enumerate(self._open):
-            # Copies, because views would keep alive the observations of all environments.
-            steps.append(tuple(value[env].copy() for value in values))
+        if self._age_N.max() >= self._room < self.capacity - 1:
+            self._make_room(min(2 * self._room, self.capacity - 1))
+        place_N = self._first_N + self._age_N % self._room
+        for name, flat in self._flat.items():
+            flat[place_N] = values[name]
+        self._age_N += 1
         for env in np.flatnonzero(step.terminated | step.truncated).tolist():
-            ends = (step.terminated[env], step.truncated[env])
-            self._keep(list(self._open[env]), step.next_obs[env], ends)
-            self._open[env].clear()
+            self._keep(env, step)
+
+    def _make_room(self, room: int) -> None:
+        """Give each unfinished episode room for that many env steps, at least as many as before."""
+        for name, array in self._open.items():
+            self._open[name] = np.zeros((self.num_envs, room, *array.shape[2:]), array.dtype)
+            self._open[name][:, : array.shape[1]] = array
+        self._use_room()
+
+    def _use_room(self) -> None:
+        self._room = self._open["obs"].shape[1]
+        self._first_N = np.arange(self.num_envs) * self._room
+        self._flat = {n: a.reshape(-1, *a.shape[2:]) for n, a in self._open.items()}
+
+    def _places(self, env: int) -> NumpyArray:
+        """Return where the steps of an unfinished episode are, or the newest ones of a long one."""
+        age = int(self._age_N[env])
+        place_L: NumpyArray = np.arange(max(0, age - self._room), age) % self._room
+        return place_L
 
     def _check_continues(self, obs: NumpyArray, last_obs: NumpyArray) -> None:
         """Drop episodes that do not go on; refuse steps of several collectors."""
         differs_N = (obs != last_obs).reshape(self.num_envs, -1).any(axis=1)
-        broken = [env for env in np.flatnonzero(differs_N).tolist() if self._open[env]]
-        if not broken:
+        broken_N = differs_N & (self._age_N > 0)
+        num_broken = np.count_nonzero(broken_N)
+        if not num_broken:
             return
         # A restarted collector makes its environments anew. The steps of several go on later, or
         # have gaps everywhere.
         is_later = any(np.array_equal(obs, other) for other in self._broken_off)
         if is_later or self._num_calls - self._broken_in <= 1:
             raise ConfigError(
-                f"The episodes of {len(broken)} of {self.num_envs} environments do not go on: the "
+                f"The episodes of {num_broken} of {self.num_envs} environments do not go on: the "
                 f"observations of this step are not those that the last one has led to. Give each "
                 f"collector a buffer of its own, with `num_envs` as its environments are; call "
                 f"`reset()` where environments are reset amid their episodes."
             )
         self._broken_off.append(last_obs)
         self._broken_in = self._num_calls
-        for env in broken:
-            self._open[env].clear()
+        self._age_N[broken_N] = 0
         logger.warning(
             "dropped the unfinished episodes of %d of %d environments, which have begun new ones",
-            len(broken),
+            num_broken,
             self.num_envs,
         )
 
@@ -212,8 +235,7 @@ class EpisodeBuffer:
 
     def reset(self) -> None:
         """Drop the unfinished episodes; call it when environments are reset within an episode."""
-        for steps in self._open:
-            steps.clear()
+        self._age_N[:] = 0
 
     def sample(self, batch_size: int, *, length: int, burn_in: int = 0) -> Sequences:
         """Sample sequences, as torch tensors. Each env step is equally likely to be the first.
@@ -272,24 +294,25 @@ class EpisodeBuffer:
         self._num_steps = 0
         self._starts_and_ends = None
 
-    def _keep(
-        self, steps: list[tuple[Any, ...]], last_obs: NumpyArray, ends: tuple[Any, Any]
-    ) -> None:
-        length = len(steps)
+    def _keep(self, env: int, step: Step) -> None:
+        """Store the episode of an environment, or the newest steps of a long one."""
+        place_L = self._places(env)
+        length = len(place_L)
         while self._episodes and self._next + length + 1 - self._episodes[0][0] > self.capacity:
             self._num_steps -= self._episodes.popleft()[1]
 
         row_L = (self._next + np.arange(length)) % self.capacity
         last_row = (self._next + length) % self.capacity
-        for name, values in zip(self._columns, zip(*steps, strict=True), strict=True):
-            self._arrays[name][row_L] = values
-        for name, end in zip(_ENDS, ends, strict=True):
+        for name, array in self._open.items():
+            self._arrays[name][row_L] = array[env, place_L]
+        for name in _ENDS:
             self._arrays[name][row_L] = False
-            self._arrays[name][row_L[-1]] = end
+            self._arrays[name][row_L[-1]] = getattr(step, name)[env]
         for array in self._arrays.values():
             array[last_row] = 0
-        self._arrays["obs"][last_row] = last_obs
+        self._arrays["obs"][last_row] = step.next_obs[env]
 
+        self._age_N[env] = 0
         self._episodes.append((self._next, length))
         self._next += length + 1
         self._num_steps += length
@@ -297,7 +320,7 @@ class EpisodeBuffer:
 
     def _checked(
         self, step: Step, state: Array | None, own: Mapping[str, Array]
-    ) -> tuple[NumpyArray, ...]:
+    ) -> dict[str, NumpyArray]:
         if (state is None) != (self.state_size is None):
             given, made = ("with" if x is not None else "without" for x in (state, self.state_size))
             raise ConfigError(
@@ -305,7 +328,7 @@ class EpisodeBuffer:
                 f"A policy with memory needs both: `EpisodeBuffer(..., state_size=S)` and "
                 f"`add(step, state=memory.state)`."
             )
-        given_N = {name: getattr(step, name) for name in (*self._columns[:3], *_ENDS)}
+        given_N = {name: getattr(step, name) for name in step_layout(self.spec)}
         if state is not None:
             given_N["state"] = self._fitted(to_numpy(state))
         if own or self._own:
@@ -316,7 +339,7 @@ class EpisodeBuffer:
             check_shape(what, given_N[name], (self.num_envs, *array.shape[1:]), holder)
             if what == name:
                 check_kind(name, given_N[name], array.dtype, "this buffer")
-        return tuple(given_N[name] for name in self._columns)
+        return given_N
 
     def _fitted(self, state: NumpyArray) -> NumpyArray:
         """Return states padded with zeros, [N, S]; longer states increase the `state_size`."""
@@ -333,13 +356,8 @@ class EpisodeBuffer:
         self.memory_bytes += more
         self.state_size = size
         self._arrays["state"] = with_zeros(self._arrays["state"], size)
-        place = self._columns.index("state")
-        for steps in self._open:
-            wider = [
-                (*step[:place], with_zeros(step[place], size), *step[place + 1 :]) for step in steps
-            ]
-            steps.clear()
-            steps.extend(wider)
+        self._open["state"] = with_zeros(self._open["state"], size)
+        self._use_room()
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that an exact resume needs; the arrays are the buffer's own memory."""
@@ -351,7 +369,8 @@ class EpisodeBuffer:
             "arrays": {name: array[:used] for name, array in self._arrays.items()},
             "last_obs": self._last_obs,
             "open": [
-                [np.array(column) for column in zip(*steps, strict=True)] for steps in self._open
+                [array[env, self._places(env)] for array in self._open.values()]
+                for env in range(self.num_envs)
             ],
         }
 
@@ -370,13 +389,18 @@ class EpisodeBuffer:
         if self.state_size is not None and "state" in state["arrays"]:
             self._widen_states(state["arrays"]["state"].shape[-1])
         load_rows(self._arrays, state["arrays"], state["next"])
+        ages = [len(columns[0]) for columns in state["open"]]
+        self._age_N[:] = 0
+        if self._room < max(ages):
+            self._make_room(max(ages))
+        for env, columns in enumerate(state["open"]):
+            for array, column in zip(self._open.values(), columns, strict=True):
+                array[env, : ages[env]] = column
+        self._age_N[:] = ages
         self._next = int(state["next"])
         self._episodes = deque((int(start), int(length)) for start, length in state["episodes"])
         self._num_steps = sum(length for _, length in self._episodes)
         self._starts_and_ends = None
-        for steps, columns in zip(self._open, state["open"], strict=True):
-            steps.clear()
-            steps.extend(zip(*columns, strict=True))
         self._last_obs = state["last_obs"]
         self._broken_off.clear()
         self._broken_in = -1

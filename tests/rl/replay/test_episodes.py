@@ -74,13 +74,14 @@ def keeping(num_envs, capacity, **settings):
     st.integers(0, 60),
     st.integers(1, 9),
     st.integers(0, 5),
+    st.sampled_from([0.25, 0.05]),
     st.integers(0, 2**32),
 )
 def test_sequences_are_of_one_episode_and_in_order(
-    num_envs, capacity, steps, length, burn_in, seed
+    num_envs, capacity, steps, length, burn_in, ends, seed
 ):
     """A stored state belongs to the first step of the burn-in."""
-    episodes, envs = keeping(num_envs, capacity), Episodes(num_envs, seed)
+    episodes, envs = keeping(num_envs, capacity), Episodes(num_envs, seed, ends)
     for _ in range(steps):
         step = envs.step()
         episodes.add(step, **with_state(step))
@@ -251,12 +252,17 @@ def assert_same(left, right):
     np.testing.assert_array_equal(left.extra["mask"], right.extra["mask"])
 
 
-@pytest.mark.parametrize("steps", [0, 3, 40])
-def test_a_resumed_buffer_goes_on_bit_for_bit(tmp_path, steps):
-    first, second, envs = keeping(3, 30), keeping(3, 30, seed=1), Episodes(3)
+@pytest.mark.parametrize(
+    ("steps", "capacity", "ends"),
+    [(0, 30, 0.25), (3, 30, 0.25), (40, 30, 0.25), (50, 20, 0.0), (50, 200, 0.0)],
+)
+def test_a_resumed_buffer_goes_on_bit_for_bit(tmp_path, steps, capacity, ends):
+    first, second = keeping(3, capacity), keeping(3, capacity, seed=1)
+    envs = Episodes(3, ends=ends)
     for _ in range(steps):
         step = envs.step()
         first.add(step, **with_state(step))
+    envs.ends = 0.25
     save_checkpoint(tmp_path, first.state_dict())
     second.load_state_dict(load_checkpoint(tmp_path).state)
     for _ in range(40):
@@ -266,6 +272,18 @@ def test_a_resumed_buffer_goes_on_bit_for_bit(tmp_path, steps):
         assert first.num_episodes == second.num_episodes
         if first.num_episodes:
             assert_same(*(episodes.sample(5, length=4, burn_in=2) for episodes in (first, second)))
+
+
+def test_unfinished_episodes_have_the_room_that_the_longest_one_needs():
+    episodes, envs = keeping(2, 1_000), Episodes(2, ends=1.0)
+    rooms = []
+    for ends in (1.0, 0.0):
+        envs.ends = ends
+        for _ in range(100):
+            step = envs.step()
+            episodes.add(step, **with_state(step))
+        rooms.append(episodes._open["obs"].shape[1])
+    assert rooms == [16, 128]
 
 
 @pytest.mark.parametrize("num_steps", [1, 3])
