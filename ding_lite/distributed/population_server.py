@@ -205,10 +205,10 @@ class PopulationServer:
         """
         own = self._owned()
         while not self._is_complete() and not until():
-            homeless, is_busy = self._unassigned()
-            if homeless:
+            unassigned, is_busy = self._unassigned()
+            if unassigned:
                 self._let_learners_ask()
-            self._wait_for_change(homeless, is_busy, until)
+            self._wait_for_change(unassigned, is_busy, until)
         if not self._is_complete():
             return False
         for place, state in self._back.items():
@@ -243,18 +243,18 @@ class PopulationServer:
         self.hand_out()
 
     def _wait_for_change(
-        self, homeless: list[int], is_busy: bool, until: Callable[[], bool]
+        self, unassigned: list[int], is_busy: bool, until: Callable[[], bool]
     ) -> None:
         """Wait until all members are back, or `_unassigned` returns something else."""
         # There is no time limit for a connected learner with members; it trains the others later.
-        deadline = Deadline.after(self._server.timeout if homeless and not is_busy else None)
+        deadline = Deadline.after(self._server.timeout if unassigned and not is_busy else None)
 
         def is_news() -> bool:
-            return self._is_complete() or self._unassigned() != (homeless, is_busy)
+            return self._is_complete() or self._unassigned() != (unassigned, is_busy)
 
         if not self._server.wait(is_news, deadline, until):
             raise DeadlineExceeded(
-                f"The members {homeless} were lost with their nodes, and no learner has been "
+                f"The members {unassigned} were lost with their nodes, and no learner has been "
                 f"free to train them for {self._server.timeout:g} s. Connected are the nodes "
                 f"{[*self._server.router.peers]}, learners are {[*self._learners.members_now]}. "
                 f"Start the nodes that are gone again; `auto_recover=True` does so by itself."
