@@ -203,8 +203,9 @@ def test_a_call_gives_the_answer_or_the_error_of_its_handler(routers: Any) -> No
     later.set_result([1])
     assert answer.result(WAIT_S) == [1]
     assert answer.result() is not later.result()
-    with pytest.raises(RemoteError, match="ZeroDivisionError on node 1"):
-        hub.call(1, "fails")
+    for caller in (hub, leaf):  # also a node that calls itself
+        with pytest.raises(RemoteError, match="ZeroDivisionError on node 1"):
+            caller.call(1, "fails")
     with pytest.raises(PeerLost, match="Node 7 cannot be"):
         hub.ask(7, "later").result(WAIT_S)
 
@@ -213,6 +214,11 @@ def test_a_handler_without_a_name_or_a_function_is_refused(routers: Any) -> None
     for name, fn in (("", len), (3, len), ("g", 3)):
         with pytest.raises(ConfigError, match="a name and a function"):
             routers[0].register(name, fn)
+
+    async def late() -> None: ...
+
+    with pytest.raises(ConfigError, match="handler of `late` is an `async def`"):
+        routers[0].register("late", late)
 
 
 def test_a_late_answer_raises_deadline_exceeded(routers: Sequence[Router]) -> None:

@@ -68,7 +68,7 @@ def main() -> int:
         parser.error(f"no such task: {', '.join(unknown)}; there are: {', '.join(known)}")
     ends_at = time.monotonic() + 60.0 * options.minutes
     policies = sorted({policy for env in known for policy in policies_of(env)})
-    wanted = options.policies.split(",") if options.policies else policies
+    wanted = options.policies.lower().split(",") if options.policies else policies
     if unknown := sorted(set(wanted) - set(policies)):
         parser.error(f"no such policy: {', '.join(unknown)}; there are: {', '.join(policies)}")
     jobs = [

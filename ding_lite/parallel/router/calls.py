@@ -90,7 +90,9 @@ class Calls:
             try:
                 answer.set_result(_copied(encode_reply(True, done.result()))[1])
             except BaseException as error:  # noqa: BLE001 - the caller raises it
-                answer.set_exception(error)
+                remote = _remote_error(self._node_id, describe(error))
+                remote.__cause__ = error
+                answer.set_exception(remote)
 
         guard(partial(self._handle, name), (*args,), kwargs or {}).add_done_callback(settle)
         return answer

@@ -7,6 +7,7 @@ nodes of a job of several processes.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
@@ -438,6 +439,11 @@ def check_handler(name: object, fn: object) -> None:
         raise ConfigError(
             f"A handler is a name and a function, not {name!r} and {fn!r}: "
             f'`router.register("sample", replay.sample)`.'
+        )
+    if inspect.iscoroutinefunction(fn):
+        raise ConfigError(
+            f"The handler of `{name}` is an `async def`; a plain function was expected. "
+            f"A handler that answers later returns a `concurrent.futures.Future`."
         )
 
 
