@@ -195,20 +195,24 @@ def test_no_process_outlives_the_program(ending, code, fork_learner):
         wait_until_gone(*pids)
 
 
-def test_ctrl_c_reaches_the_program_and_not_its_environments(fork_learner):
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_ends_the_program_and_not_its_environments(fork_learner, signum):
     ending = """
-    try:
-        say("playing")
-        while True:
-            envs.step(envs.random_actions())
-    except KeyboardInterrupt:
-        envs.close()
-        say("closed")
+    asked = []
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, lambda signum, _: asked.append(signum))
+    say("playing")
+    while not asked:
+        envs.step(envs.random_actions())
+    envs.step(envs.random_actions())
+    envs.close()
+    say("closed")
     """
     with fork_learner(source=program(ending)) as running:
         pids = [int(word) for word in running.line("pids")[1:]]
         running.line("playing")
-        os.killpg(running.pid, signal.SIGINT)
+        for pid in (*pids, running.pid):
+            os.kill(pid, signum)
         code, output = running.end()
         wait_until_gone(*pids)
     assert code == 0, output

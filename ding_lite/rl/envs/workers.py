@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import RawArray
+from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
 import msgspec
@@ -120,6 +121,8 @@ class WorkerSource:
         self._is_lost = False
         """Whether a failure ended the environments in the middle of their episodes."""
         self._workers: list[_Worker] = []
+        # At its exit, multiprocessing would end these processes by SIGTERM, which they ignore.
+        Finalize(self, _end_all, (self._workers, _CLOSING_S, clock), exitpriority=1)
         try:
             for indices in np.array_split(np.arange(num_envs), num_workers):
                 own_seeds = tuple(seeds[index] for index in indices)
@@ -166,15 +169,7 @@ class WorkerSource:
         return self._arrays.frames.copy(), np.array(list(map(bool, histories)))
 
     def close(self) -> None:
-        self._end(within=_CLOSING_S)
-
-    def _end(self, *, within: float) -> None:
-        deadline = Deadline.after(within, self._clock)
-        for worker in self._workers:
-            worker.request_end()
-        for worker in self._workers:
-            worker.end(deadline)
-        self._workers = []
+        _end_all(self._workers, _CLOSING_S, self._clock)
 
     def _order(self, workers: Iterable[_Worker], what: bytes) -> list[bytes]:
         if not self._workers:
@@ -192,7 +187,7 @@ class WorkerSource:
             return [worker.wait() for worker, _ in messages]
         except BaseException as error:  # a late answer would be taken for that of another message
             self._is_lost = True
-            self._end(within=_HASTY_S if is_interrupted() else _CLOSING_S)
+            _end_all(self._workers, _HASTY_S if is_interrupted() else _CLOSING_S, self._clock)
             if isinstance(error, SystemExit | KeyboardInterrupt):
                 name = f"The environments of {self._spec.env_id}"
                 if (fault := fault_of(name, "step", error)) is not None:
@@ -294,9 +289,20 @@ class _Worker:
         return EnvError(f"{self.share} {how}, so the others have been ended too. {advice}")
 
 
+def _end_all(workers: list[_Worker], within: float, clock: Clock) -> None:
+    deadline = Deadline.after(within, clock)
+    for worker in workers:
+        worker.request_end()
+    for worker in workers:
+        worker.end(deadline)
+    workers.clear()
+
+
 def _work(pipe: Connection, memory: Sequence[Any], share: _Assignment) -> None:
     """Run commands from the pipe until it is closed; the main function of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
+    # Terminals, `timeout`, systemd and SLURM send them to all processes; the parent handles them.
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_IGN)
     view = _view(memory, share.spec, share.num_envs)
     rows = _Arrays._make(array[share.rows] for array in view)
     try:
