@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
@@ -17,6 +16,7 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import current_router, use_router
 from ding_lite.runtime.task import Task
+from tests.threads import switching_often
 
 
 def meeting(num_parties: int) -> Callable[[Context], object]:
@@ -204,19 +204,14 @@ def test_coroutines_that_functions_return_at_the_same_time_run_on_one_loop() -> 
         meet(ctx)
         return note_loop(ctx)
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # so that the threads overtake each other anywhere
-    try:
-        for _ in range(5):  # each task starts a loop of its own
-            loops.clear()
-            with Task(async_mode=True, n_async_workers=8) as task:
-                for _ in range(8):
-                    task.use(begin)
-                task.run(max_step=1)
-            assert len(loops) == 8
-            assert len(set(loops)) == 1
-    finally:
-        sys.setswitchinterval(interval)
+    for _ in range(5):  # each task starts a loop of its own
+        loops.clear()
+        with switching_often(), Task(async_mode=True, n_async_workers=8) as task:
+            for _ in range(8):
+                task.use(begin)
+            task.run(max_step=1)
+        assert len(loops) == 8
+        assert len(set(loops)) == 1
 
 
 def test_a_task_runs_inside_of_a_running_loop() -> None:
