@@ -161,10 +161,9 @@ class Links:
                 self.changed,
                 lambda: self._handshake.is_refused or self._stops_waiting or not self._missing(),
             )
-            missing = self._missing()
-        self._handshake.check_refusals()
-        if not in_time:
-            raise self._handshake.timed_out(missing, timeout or 0.0)
+            self._handshake.check_refusals()
+            if not in_time:
+                raise self._handshake.timed_out(self._missing(), timeout or 0.0)
 
     def stop_waiting(self) -> None:
         """Let `wait_ready` return, even if peers are missing."""
