@@ -184,7 +184,8 @@ class Inbox:
 
     def put_failure(self, error: Exception) -> None:
         """Queue an error that ends the task, in place of the end of the job."""
-        self._events.append((FINISH, partial(_hand_over_failure, error)))
+        with self._lock:
+            self._events.append((FINISH, partial(_hand_over_failure, error)))
         self._deliver()
 
     def put_state(self, node_id: int, values: Mapping[str, Any]) -> None:
