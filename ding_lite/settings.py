@@ -278,9 +278,13 @@ def _unknown_keys(config_type: type[Any], values: Iterable[Any], known: Iterable
     return faults and [*faults, f"The keys of {config_type.__name__} are: {', '.join(known)}"]
 
 
-@functools.cache
 def _hints_of(config_type: Any) -> dict[str, Any]:
     """Return the types of the fields, cached: finding them is slower than making a small policy."""
+    return _cached_hints_of(config_type)
+
+
+@functools.cache
+def _cached_hints_of(config_type: Any) -> dict[str, Any]:  # apart: mypy hashes no `type[Settings]`
     return typing.get_type_hints(config_type)
 
 
