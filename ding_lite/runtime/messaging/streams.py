@@ -221,7 +221,12 @@ class Streams:
 
         with self._changed:
             self._moved.get(node, set()).discard(parcel.number)
-        self._carry(node, parcel).add_done_callback(on_done)
+        try:
+            answer = self._carry(node, parcel)
+        except BaseException:
+            self._settle(parcel.stream, node, parcel.number)
+            raise
+        answer.add_done_callback(on_done)
 
     def _settle(self, stream: str, node: int, number: int | None) -> None:
         with self._changed:

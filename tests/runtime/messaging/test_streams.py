@@ -330,6 +330,31 @@ def test_an_item_that_cannot_be_written_takes_no_room() -> None:
     assert job.nodes[1].taken + job.nodes[2].taken == [0]
 
 
+def test_an_item_that_cannot_be_carried_takes_no_room() -> None:
+    carried: list[int] = []
+
+    def carry(node: int, parcel: Parcel) -> Future[Any]:
+        carried.append(parcel.number)
+        if len(carried) == 1:
+            raise CodecError("its class refuses it the second time")
+        return Future()
+
+    sender = Streams(carry, never_withdraw, lambda to: [1], ManualClock())
+    oldest_numbers = []
+
+    def write(number: int, oldest: int) -> None:
+        oldest_numbers.append(oldest)
+
+    def send() -> bool:
+        return sender.send("work", write, ("any",), in_flight=1, timeout=None, until=over)
+
+    with pytest.raises(CodecError, match=r"refuses it"):
+        send()
+    assert send()
+    assert oldest_numbers == [1, 2]
+    assert not send()  # there is an item in flight now
+
+
 def test_an_item_with_malformed_numbers_is_refused() -> None:
     with pytest.raises(CodecError, match="name of a stream and whole numbers"):
         Receiver(ManualClock()).streams.arrive(0, 1, "work", "one", 1, None)  # type: ignore[arg-type]
