@@ -315,8 +315,8 @@ class ZeroMQTransport(Reactor, Transport):
             return dealers.node_id
         return int(link.rpartition(_OWNED)[2]) if self._is_guarded else None
 
-    def brought_at(self, link: Link) -> float:
-        return max(self._connections.brought_at(self._route(link, lane)) for lane in Lane)
+    def received_at(self, link: Link) -> float:
+        return max(self._connections.received_at(self._route(link, lane)) for lane in Lane)
 
     def forget(self, link: Link) -> None:
         self._assembler.forget(link)
@@ -397,7 +397,7 @@ class ZeroMQTransport(Reactor, Transport):
             source, frames, num_frames = message
             nbytes = sum(map(len, frames))
             if self._connections.num_tcp or source.route not in self._connections.of_routes:
-                self._connections.brought(
+                self._connections.note_read(
                     source.route, num_frames, nbytes, fd=source.fd, owner=source.owner
                 )
             left -= _BULK_COUNTS if source.lane is Lane.BULK else 1
