@@ -142,12 +142,12 @@ class Deadline:
             TimeoutError: There is no result at the deadline.
             StepCancelled: The step that contains this call has failed.
         """
-        if current_scope() is None or answer.done():
-            return answer.result(self.remaining)
-        changed = threading.Condition()
-        answer.add_done_callback(lambda _: _notify(changed))
-        with changed:
-            self.wait(changed, answer.done)
+        if not answer.done():
+            # Not by `answer.result`: it does not look up for a signal that came just before it.
+            changed = threading.Condition()
+            answer.add_done_callback(lambda _: _notify(changed))
+            with changed:
+                self.wait(changed, answer.done)
         return answer.result(0.0)
 
     def _wait_in_scope(self, condition: threading.Condition, ready: Callable[[], bool]) -> bool:

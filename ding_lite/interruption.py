@@ -68,8 +68,9 @@ def refuse_exit(
     """
     if is_of_a_signal(error):
         raise error
-    did = f"called `sys.exit({error.code!r})`" if isinstance(error, SystemExit) else "raised"
-    did += " KeyboardInterrupt without Ctrl-C" if did == "raised" else ""
+    did = "raised KeyboardInterrupt without Ctrl-C"
+    if isinstance(error, SystemExit):
+        did = f"called `sys.exit({error.code!r})`"
     raise kind(f"{subject} {did} in the middle of a run. {advice}") from error
 
 
@@ -101,16 +102,11 @@ def is_handling_signal() -> bool:
     return True
 
 
-def _codes_of_handlers() -> set[CodeType | None]:
-    return {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
-
-
-def _code_of(handler: object) -> CodeType | None:
-    for function in (handler, type(handler).__call__ if callable(handler) else None):
-        code = getattr(function, "__code__", None)
-        if isinstance(code, CodeType):
-            return code
-    return None
+def _codes_of_handlers() -> set[CodeType]:
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    functions = [*handlers, *(type(handler).__call__ for handler in handlers if callable(handler))]
+    codes = [getattr(function, "__code__", None) for function in functions]
+    return {code for code in codes if isinstance(code, CodeType)}
 
 
 def is_for_program(error: BaseException) -> bool:

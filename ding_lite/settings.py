@@ -243,7 +243,7 @@ def as_config(config_type: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
 
     for key, field in fields.items():
         if key not in values:
-            if field.default is field.default_factory:  # both are MISSING
+            if field.default is dataclasses.MISSING is field.default_factory:
                 faults.append(f"`{key}` is missing; {_format(hints[key])} was expected")
             continue
         is_one = hints[key] == tuple[int, ...] and _is_a(numbers.Integral, values[key])
@@ -278,14 +278,14 @@ def _unknown_keys(config_type: type[Any], values: Iterable[Any], known: Iterable
     return faults and [*faults, f"The keys of {config_type.__name__} are: {', '.join(known)}"]
 
 
-@functools.cache
-def _find_hints(config_type: Any) -> dict[str, Any]:
-    return typing.get_type_hints(config_type)
-
-
 def _hints_of(config_type: Any) -> dict[str, Any]:
     """Return the types of the fields, cached: finding them is slower than making a small policy."""
-    return _find_hints(config_type)
+    return _cached_hints_of(config_type)
+
+
+@functools.cache
+def _cached_hints_of(config_type: Any) -> dict[str, Any]:  # apart: mypy hashes no `type[Settings]`
+    return typing.get_type_hints(config_type)
 
 
 _MISFIT = object()
@@ -424,7 +424,7 @@ def not_nan(**named: float) -> list[str]:
     return _faults(named, lambda value: not math.isnan(value), "not be NaN")
 
 
-def whole(low: int, **named: int) -> list[str]:
+def whole(low: int, **named: Any) -> list[str]:
     """Return a fault for each value that is no integer from `low` to `MOST`; bools are faults."""
     return [
         f"`{name}` is {value!r}; it must be a whole number from {low} on"

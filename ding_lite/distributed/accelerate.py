@@ -458,9 +458,10 @@ def _check_is_as_started(size: int, environ: Mapping[str, str]) -> None:
     """Raise if several processes were started and this one is alone."""
     if size > 1:
         return
-    if int(environ.get("WORLD_SIZE", "1")) > 1:
+    num_started = number(environ, "WORLD_SIZE") or 1
+    if num_started > 1:
         raise ConfigError(
-            f"This is one of {environ['WORLD_SIZE']} processes, and the accelerator that was given "
+            f"This is one of {num_started} processes, and the accelerator that was given "
             f"knows of none but itself. Make it with `Accelerator(cpu=True)` where there is no "
             f"GPU, or leave it to `Processes()`."
         )

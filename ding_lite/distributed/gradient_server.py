@@ -140,12 +140,13 @@ class GradientServer:
         self._server = server = Server(group, f"ding_lite.gradient_server.{name}", timeout=timeout)
         self._members = group.members
         self._max_staleness = max_staleness
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        """Guards all below, the counters and `version`: handlers run on the router's threads."""
+        self._own: Improvable | None = None
         self._stalenesses: list[int] = []
         self._waiting: list[_PendingGradient] = []
         self._alone: list[_PendingGradient] = []  # to forward alone, as one of them is too stale
         self._is_under_way = False
-        self._own: Improvable | None = None
         if server.is_owner:
             self._own = policy.clone()
             server.register("pull", self._answer_pull, quick=True)
@@ -240,18 +241,18 @@ class GradientServer:
     def copy_to(self, policy: Loads) -> None:
         """Load the owner's weights into a policy of the same node."""
         check_methods(policy, "policy", "load_weights", expected=_LOADS)
-        with self._changed:
+        with self._lock:
             policy.load_weights(self._owned().weights())
 
     def take_stalenesses(self) -> list[int]:
         """Return the staleness of each push since the last call, refused ones included."""
-        with self._changed:
+        with self._lock:
             taken, self._stalenesses = self._stalenesses, []
         return taken
 
     def state_dict(self) -> dict[str, Any]:
         """Copy the state of the owner: its policy and its counters."""
-        with self._changed:
+        with self._lock:
             return {
                 "policy": self._owned().state_dict(),
                 "version": self.version,
@@ -270,7 +271,7 @@ class GradientServer:
         """
         own = self._owned()
         check_keys(state, self.state_dict(), "a GradientServer")
-        with self._changed:
+        with self._lock:
             own.load_state_dict(state["policy"])
             self.num_refused += self.num_applied + int(state["num_refused"])
             self.num_applied = int(state["num_applied"])
@@ -279,7 +280,7 @@ class GradientServer:
 
     def _answer_pull(self, incarnation: int, version: int) -> list[Any] | None:
         own = self._owned()
-        with self._changed:
+        with self._lock:
             if (incarnation, version) == (self._server.incarnation, self.version):
                 return None
             return [self._server.incarnation, self.version, own.weights()]
@@ -291,7 +292,7 @@ class GradientServer:
     def _apply(self, incarnation: int, versions: list[int], grad_P: NumpyArray) -> list[Receipt]:
         """Apply a mean of gradients; refuse a single stale one, or return no receipts."""
         own = self._owned()
-        with self._changed:
+        with self._lock:
             before, limit = self.version, self._max_staleness
             # The staleness is unknown for weights of a former incarnation, or before a first pull.
             is_known = incarnation == self._server.incarnation
@@ -328,13 +329,13 @@ class GradientServer:
                 "those of others. A lower `lr` or `max_grad_norm` helps when values have blown up."
             )
         answer: Future[Receipt | None] = Future()
-        with self._changed:
+        with self._lock:
             self._waiting.append(_PendingGradient(np.array(grad_P), incarnation, version, answer))
         self._hand_on()
         return answer
 
     def _hand_on(self) -> None:
-        with self._changed:
+        with self._lock:
             if self._is_under_way or not (self._alone or self._waiting):
                 return
             if self._alone:
@@ -356,7 +357,7 @@ class GradientServer:
         is_new = isinstance(error, RemoteError) and error.is_not_registered
         if isinstance(error, PeerLost) or is_new:
             receipts = [None] * len(batch)  # as if it had been this node that was lost
-        with self._changed:
+        with self._lock:
             self._is_under_way = False
             if not receipts and error is None:
                 self._alone += batch

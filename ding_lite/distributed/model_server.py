@@ -123,14 +123,15 @@ class ModelServer:
                 return None
             own = self._router.published(self._published)
             return Model(own["number"][1], own["weights"])
-        newest, number = self._topics.newest, self.arrived
-        if number is None:
+        published = self._topics.newest.get(self._published)  # once: it may be replaced meanwhile
+        if published is None:
             return None
+        number = Number(*published["number"])
         # A restarted publisher counts from 1 again: the same version may be new weights.
         if number == self.fetched and number.version == newer_than:
             return None
-        self.fetched = Number(*newest[self._published]["number"])
-        return Model(self.fetched.version, newest[self._published]["weights"])
+        self.fetched = number
+        return Model(number.version, published["weights"])
 
     @property
     def announced(self) -> Number | None:

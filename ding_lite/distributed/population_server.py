@@ -103,18 +103,22 @@ class PopulationServer:
         self._server = server = Server(
             group, f"ding_lite.population_server.{name}", timeout=timeout
         )
-        self._changed = threading.Lock()
         self._num_turns = 0
         self._topic = f"ding_lite/population/{name}"
         self._turns = server.router.subscribe(self._topic)
         """Changes when there are members for a learner that got none."""
         self._given = population
         self._own: Members | None = None
+        self._lock = threading.Lock()
+        """Guards all below, and `counts`: handlers run on the router's threads."""
+        self._holder: dict[int, int] = {}
+        """On the owner: the learner of each place that is out."""
+        self._taken: set[int] = set()
+        """The places out that a learner has taken."""
+        self._back: dict[int, Any] = {}
+        """The states that have come back, by place."""
         if server.is_owner:
             self._own = population.clone()
-            self._holder: dict[int, int] = {}  # the learner of each place that is out
-            self._taken: set[int] = set()  # which of these were taken
-            self._back: dict[int, Any] = {}  # what has come back
             self._plan([*learners.members])
             server.register("take", self._answer_take)
             server.register("give", self._answer_give)
@@ -219,7 +223,7 @@ class PopulationServer:
         """Hand out the current members for the next generation."""
         self._owned()
         connected = [*filter(self._server.is_connected, self._learners.members_now)]
-        with self._changed:
+        with self._lock:
             self._plan(connected or [*self._learners.members])
         self._let_learners_ask()
 
@@ -272,7 +276,7 @@ class PopulationServer:
 
     def _answer_take(self, node: int) -> list[Any]:
         """Return the learner's own members, also taken ones, or else some without a learner."""
-        with self._changed:
+        with self._lock:
             own = self._owned()
             places = self._places_for(node)
             self.num_restored += sum(place in self._taken for place in places)
@@ -289,7 +293,7 @@ class PopulationServer:
         states: dict[int, Any],
         counted: dict[str, int],
     ) -> bool:
-        with self._changed:
+        with self._lock:
             is_known = (
                 incarnation == self._server.incarnation and generation == self._owned().generation
             )
@@ -319,7 +323,7 @@ class PopulationServer:
 
     def _unassigned(self) -> tuple[list[int], bool]:
         """Return the members without a connected learner, and whether a learner trains others."""
-        with self._changed:
+        with self._lock:
             lost = self._lost()
             return lost, not self._taken <= {*lost}
 

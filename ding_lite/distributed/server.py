@@ -49,6 +49,7 @@ class Server:
         self.incarnation = new_incarnation()
         """Differs after a restart of the process, and after `renew`."""
         self._name = name
+        # To no topic: `notify` wakes its waits, and so do nodes that come and go.
         self._changes = self.router.subscribe()
 
     @property

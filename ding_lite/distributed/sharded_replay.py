@@ -357,7 +357,9 @@ class ShardedReplay:
         for rank, updates in self._outbox.take().items():
             shard = self._shards.all[rank]
             if shard.is_own:
-                self.num_skipped += count_of(updates) - self._update_own(updates)
+                # Not in one statement: an answer may count on another thread meanwhile.
+                num_skipped = count_of(updates) - self._update_own(updates)
+                self.num_skipped += num_skipped
             elif shard.is_here:
                 answer = self._router.ask(shard.node, f"{self._name}.update", updates)
                 answer.add_done_callback(partial(self._count, count_of(updates)))

@@ -53,6 +53,7 @@ class LoopThread:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine and wait for it, never on the loop; a failing step cancels it."""
@@ -99,13 +100,17 @@ class LoopThread:
         return cancel
 
     def _start(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(
-                target=_run_until_stopped, args=(self._loop,), name="ding_lite-loop", daemon=True
-            )
-            self._thread.start()
-        return self._loop
+        with self._starting:  # the first coroutines may come from several worker threads at once
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=_run_until_stopped,
+                    args=(self._loop,),
+                    name="ding_lite-loop",
+                    daemon=True,
+                )
+                self._thread.start()
+            return self._loop
 
     def close(self, timeout: float | None = None) -> None:
         """Cancel and await all running coroutines, and end the thread."""

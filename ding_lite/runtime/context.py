@@ -134,7 +134,7 @@ class Context(dict[str, Any]):
     def __init__(self, *values: Any, **named: Any) -> None:
         items = dict(*values, **named)
         super().__init__(total_step=items.pop("total_step", 0))
-        _bind(self, _Shared())
+        object.__setattr__(self, "_shared", _Shared())
         self.update(items)
 
     # -- items and attributes ------------------------------------------------------------
@@ -306,7 +306,6 @@ class Context(dict[str, Any]):
 
 
 _put: Any = dict.__setitem__
-_bind: Any = vars(Context)["_shared"].__set__
 _RUNTIME = frozenset({"total_step", "finish"})
 _METHODS = frozenset(name for name in dir(Context) if name[:1] != "_") - _RUNTIME
 _GUARDED = _METHODS | _RUNTIME
@@ -383,8 +382,8 @@ class ParallelContext(Context):
 
     def __init__(self) -> None:
         super().__init__()
-        vars(ParallelContext)["_by_node"].__set__(self, {})
-        vars(ParallelContext)["_changed"].__set__(self, threading.Condition())
+        object.__setattr__(self, "_by_node", {})
+        object.__setattr__(self, "_changed", threading.Condition())
 
     def of(self, node: str | int) -> Context:
         """Return a copy of the newest ctx of one peer, by id or label (`2` or `node.2`).

@@ -238,6 +238,12 @@ def test_a_launcher_that_started_one_process_instead_of_two_is_an_error() -> Non
         _check_is_as_started(1, {"WORLD_SIZE": "2"})
 
 
+def test_the_number_of_processes_is_a_whole_number_or_not_set() -> None:
+    _check_is_as_started(1, {"WORLD_SIZE": ""})
+    with pytest.raises(ConfigError, match=r"WORLD_SIZE is 'two'; a whole number was expected"):
+        _check_is_as_started(1, {"WORLD_SIZE": "two"})
+
+
 @pytest.mark.parametrize(
     ("variables", "found"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from ding_lite.errors import ConfigError, DeadlineExceeded
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import current_router
 from ding_lite.testing import Cluster
+from tests.threads import switching_often, together
 
 
 def pair() -> tuple[ModelServer, ModelServer]:
@@ -25,6 +27,12 @@ def pair() -> tuple[ModelServer, ModelServer]:
 def fetched(reader: ModelServer, *, newer_than: int | None = None) -> Model:
     model = reader.fetch(newer_than=newer_than)
     assert model is not None
+    return model
+
+
+def first_of(reader: ModelServer) -> Model:
+    while (model := reader.fetch()) is None:
+        pass
     return model
 
 
@@ -53,6 +61,15 @@ def test_fetch_returns_the_newest_version_unless_it_is_known() -> None:
     assert publisher.publish({"w": 3 * torch.ones(3)}) == 3
     assert fetched(reader, newer_than=1).version == 3
     assert publisher.fetch(newer_than=3) is None
+
+
+def test_weights_may_arrive_at_any_moment_of_a_fetch() -> None:
+    with switching_often():
+        for _ in range(100):
+            publisher, reader = pair()
+            publish = partial(publisher.publish, {"w": torch.ones(1)})
+            _, model = together(publish, partial(first_of, reader))
+            assert model.version == 1
 
 
 def test_asking_for_an_unchanged_version_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,12 @@ import dataclasses
 import math
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import pytest
 from hypothesis import given, strategies as st
 
-from ding_lite.clock import SYSTEM_CLOCK, Deadline
+from ding_lite.clock import SYSTEM_CLOCK, Deadline, SystemClock
 from ding_lite.errors import ConfigError
 from ding_lite.testing.clock import ManualClock
 
@@ -40,6 +41,17 @@ def test_a_long_wait_looks_up_for_a_signal_that_came_just_before_it() -> None:
     with condition:
         for instant in (math.inf, 1e10, SYSTEM_CLOCK.now()):
             SYSTEM_CLOCK.wait(condition, instant)
+
+
+def test_a_wait_for_a_result_looks_up_for_a_signal_that_came_just_before_it() -> None:
+    answer: Future[str] = Future()
+
+    class Looking(SystemClock):
+        def wait(self, condition: threading.Condition, instant: float) -> None:
+            super().wait(condition, self.now())  # as long as no other thread notifies it
+            answer.set_result("answered by a signal handler")
+
+    assert Deadline.after(10.0, Looking()).result_of(answer) == "answered by a signal handler"
 
 
 # -- deadlines -----------------------------------------------------------------------------

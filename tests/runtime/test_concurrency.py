@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 
@@ -16,6 +16,7 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import current_router, use_router
 from ding_lite.runtime.task import Task
+from tests.threads import switching_often
 
 
 def meeting(num_parties: int) -> Callable[[Context], object]:
@@ -190,6 +191,27 @@ def test_coroutines_run_in_order_where_the_task_is_not_async() -> None:
         task.use(lambda ctx: log.append(0)).use(coroutine).use(lambda ctx: log.append(2))
         task.run(max_step=2)
     assert log == [0, 1, 2, 0, 1, 2]
+
+
+def test_coroutines_that_functions_return_at_the_same_time_run_on_one_loop() -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+    meet = meeting(8)
+
+    async def note_loop(ctx: Context) -> None:
+        loops.append(asyncio.get_running_loop())
+
+    def begin(ctx: Context) -> Coroutine[None, None, None]:
+        meet(ctx)
+        return note_loop(ctx)
+
+    for _ in range(5):  # each task starts a loop of its own
+        loops.clear()
+        with switching_often(), Task(async_mode=True, n_async_workers=8) as task:
+            for _ in range(8):
+                task.use(begin)
+            task.run(max_step=1)
+        assert len(loops) == 8
+        assert len(set(loops)) == 1
 
 
 def test_a_task_runs_inside_of_a_running_loop() -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 
 from ding_lite.clock import Clock, Deadline, QuietCondition
 from ding_lite.errors import CodecError, ConfigError
@@ -42,11 +43,28 @@ PLACE_GIVEN_UP = (
 """The refusal of a node that had joined, was lost, and comes back too late."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class LinkCallbacks:
+    """What the links of a node call, on the thread that reads messages."""
+
+    on_arrival: Callable[[int, Arrival], None]
+    """Takes what a peer has sent."""
+    on_lost: Callable[[int], None]
+    """Takes a peer that is gone without a good-bye."""
+    on_tick: Callable[[], None]
+    """Does what is due, before waiting messages are sent."""
+    on_state_sent: Callable[[int, int], None]
+    """Takes a peer and the number of the state message that was sent to it."""
+    on_unknown_node: Callable[[int], bool]
+    """Returns whether a greeting node that is no peer has been admitted."""
+    on_cut_off: Callable[[Exception], None]
+    """Takes the error, once, when this node cannot reach its job any more."""
+
+
 class Links:
     """A node's links to its peers; the sink of its transport.
 
-    Peers that are `nearby` may share the `memory` of that name. Callbacks run on the thread that
-    reads messages; `on_lost` gets a peer that is gone without a good-bye.
+    Peers that are `nearby` may share the `memory` of that name.
     """
 
     def __init__(
@@ -54,19 +72,15 @@ class Links:
         spec: NodeSpec,
         transport: Transport,
         clock: Clock,
+        callbacks: LinkCallbacks,
         *,
         nearby: frozenset[int],
         memory: str,
-        on_arrival: Callable[[int, Arrival], None],
-        on_lost: Callable[[int], None],
-        on_tick: Callable[[], None],
     ) -> None:
         self._spec = spec
         self._transport = transport
         self._clock = clock
-        self._on_arrival = on_arrival
-        self._on_lost = on_lost
-        self._on_tick = on_tick
+        self._callbacks = callbacks
         self.dropped = DroppedMessages(clock, owner=transport.owner, drop=transport.drop)
         """Dropped messages of peers, and messages that the transport has rejected."""
         self.on_rejected = self.dropped.add
@@ -79,21 +93,16 @@ class Links:
             peer: Session(near if peer in nearby else me, peer) for peer in sorted(spec.peers)
         }
         """The session with each peer; hold `lock` to use it."""
-        self.lock = threading.RLock()
+        lock = threading.RLock()
+        self.lock: AbstractContextManager[object] = lock
         """The lock of `changed`; entering it costs less than entering the condition."""
-        self.changed: threading.Condition = QuietCondition(self.lock)
+        self.changed: threading.Condition = QuietCondition(lock)
         self._takes_more = spec.growth is not None and spec.node_id == HUB
         self.has_audience = self._takes_more
         """Whether a peer is connected, or was and has not said good-bye, or may join."""
         self.is_active = False
         self.address: str | None = None
         """The address where peers dial this node; None if they do not."""
-        self.on_state_sent: Callable[[int, int], None] = lambda peer, number: None
-        """Called with a peer and the number of the ctx message that was sent to it."""
-        self.on_cut_off: Callable[[Exception], None] = lambda error: None
-        """Called once, with the error, when this node cannot reach its job any more."""
-        self.on_unknown_node: Callable[[int], bool] = lambda peer: False
-        """Called with the id of a greeting node that is no peer; returns whether it is admitted."""
 
         self.drain = Drain(spec, self.sessions, clock)
         """The wait of `close`."""
@@ -161,10 +170,9 @@ class Links:
                 self.changed,
                 lambda: self._handshake.is_refused or self._stops_waiting or not self._missing(),
             )
-            missing = self._missing()
-        self._handshake.check_refusals()
-        if not in_time:
-            raise self._handshake.timed_out(missing, timeout or 0.0)
+            self._handshake.check_refusals()
+            if not in_time:
+                raise self._handshake.timed_out(self._missing(), timeout or 0.0)
 
     def stop_waiting(self) -> None:
         """Let `wait_ready` return, even if peers are missing."""
@@ -288,7 +296,7 @@ class Links:
             if isinstance(arrival, Joined):
                 self._lost.discard(envelope.src)
             try:
-                self._on_arrival(envelope.src, arrival)
+                self._callbacks.on_arrival(envelope.src, arrival)
             except BaseException as error:  # a task's own listeners raise in the task
                 if is_for_program(error):
                     raise
@@ -332,7 +340,7 @@ class Links:
         if now < self._next_tick_at and not self._is_due:
             return self._next_tick_at - now
         self._is_due = False  # before anything is looked at, so that nothing is missed
-        self._on_tick()
+        self._callbacks.on_tick()
         self._redial_moved()
         with self.lock:
             wait_s = HEARTBEAT_S
@@ -354,7 +362,7 @@ class Links:
             self.changed.notify_all()
         self._note_lost(silent)
         if cut_off is not None:
-            self.on_cut_off(cut_off)
+            self._callbacks.on_cut_off(cut_off)
         return wait_s
 
     def _take(self, link: Link, envelope: Envelope) -> list[Arrival]:
@@ -364,7 +372,7 @@ class Links:
         is_replaced = False
         with self.lock:
             if session is None and self._spec.growth and envelope.kind is Kind.HELLO:
-                if self.on_unknown_node(envelope.src):
+                if self._callbacks.on_unknown_node(envelope.src):
                     session = self.sessions.get(envelope.src)
                 else:
                     self._handshake.refuse(
@@ -431,9 +439,9 @@ class Links:
             if not self._transport.send(link, lane, envelope.frames()):
                 return False
             if envelope.kind is Kind.STATE:
-                self.on_state_sent(session.peer_id, envelope.seq)
+                self._callbacks.on_state_sent(session.peer_id, envelope.seq)
         if session.is_silent(now):  # or a large message is being received
-            session.received_at = max(session.received_at, self._transport.brought_at(link))
+            session.received_at = max(session.received_at, self._transport.received_at(link))
         return not session.is_silent(now)
 
     def _send_good_bye(self, peer: int) -> None:
@@ -464,4 +472,4 @@ class Links:
             session = self.sessions.get(peer)
             if session is not None and not session.has_left and peer not in self._lost:
                 self._lost.add(peer)
-                self._on_lost(peer)
+                self._callbacks.on_lost(peer)

@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from ding_lite.errors import CodecError
 from ding_lite.parallel.memory.segments import Published
 from ding_lite.parallel.wire.codec import MAX_META_BYTES, Encoded, encode
@@ -29,24 +31,30 @@ _BATCH_HEAD_BYTES = 5
 """The most bytes that msgpack puts before a batch, and before each event in it."""
 
 
+class _NumberedEvent(msgspec.Struct):
+    number: int
+    encoded: Encoded
+    nbytes: int
+
+
 class SentEvents:
     """The events that a peer has not acknowledged, sent or waiting to be sent."""
 
     def __init__(self) -> None:
         self.last_posted = 0
-        self.waiting: deque[tuple[int, Encoded, int]] = deque()
-        """Events to be sent, with their numbers and bytes."""
+        self.waiting: deque[_NumberedEvent] = deque()
+        """Events to be sent."""
         self.on_acknowledged: Callable[[int], object] | None = None
         """Called with the number of the last acknowledged event; of the last if the peer left."""
-        self._unacked: deque[tuple[int, Encoded, int]] = deque()
+        self._unacked: deque[_NumberedEvent] = deque()
+        """Events that were sent; they are older than those that wait."""
         self._lasting: list[Encoded] = []
         self._nbytes = 0
+        """The bytes of all kept events."""
 
     @property
     def has_room(self) -> bool:
-        return (
-            len(self.waiting) + len(self._unacked) < MAX_EVENTS and self._nbytes < MAX_EVENT_BYTES
-        )
+        return self.num_unacknowledged < MAX_EVENTS and self._nbytes < MAX_EVENT_BYTES
 
     @property
     def num_sent(self) -> int:
@@ -61,7 +69,7 @@ class SentEvents:
     def first_kept(self) -> int:
         """The number of the first event that can still be sent."""
         kept = self._unacked or self.waiting
-        return kept[0][0] if kept else self.last_posted + 1
+        return kept[0].number if kept else self.last_posted + 1
 
     def post(self, event: Encoded, *, lasting: bool = False) -> int:
         """Queue an encoded event, a lasting one for all incarnations; return its number."""
@@ -69,7 +77,7 @@ class SentEvents:
             self._lasting.append(event)
         self.last_posted += 1
         nbytes = event.nbytes if event.buffers else len(event.meta)
-        self.waiting.append((self.last_posted, event, nbytes))
+        self.waiting.append(_NumberedEvent(self.last_posted, event, nbytes))
         self._nbytes += nbytes
         return self.last_posted
 
@@ -79,12 +87,11 @@ class SentEvents:
             self.post(event)
 
     def acknowledge(self, seen: int) -> None:
-        before = len(self._unacked) + len(self.waiting)
-        while self._unacked and self._unacked[0][0] <= seen:
-            self._nbytes -= self._unacked.popleft()[2]
-        while self.waiting and self.waiting[0][0] <= seen:  # seen before the link broke
-            self._nbytes -= self.waiting.popleft()[2]
-        if self.on_acknowledged and len(self._unacked) + len(self.waiting) < before:
+        before = self._nbytes
+        for kept in (self._unacked, self.waiting):  # some wait again that were seen on an old link
+            while kept and kept[0].number <= seen:
+                self._nbytes -= kept.popleft().nbytes
+        if self.on_acknowledged and self._nbytes < before:
             self.on_acknowledged(seen)
 
     def retransmit(self) -> None:
@@ -95,23 +102,24 @@ class SentEvents:
     @property
     def may_go_alone(self) -> bool:
         """Whether the first waiting event need not join a batch of others."""
-        return not (self._unacked or self.waiting[0][1].buffers)
+        return not (self._unacked or self.waiting[0].encoded.buffers)
 
     def next_batch(self) -> tuple[int, bytes, Sequence[memoryview]]:
         """Take a batch of small events, or one with buffers, and its first number."""
-        first, encoded, _ = self.waiting[0]
-        if encoded.buffers:
+        first = self.waiting[0]
+        if first.encoded.buffers:
             self._unacked.append(self.waiting.popleft())
-            return first, pack_batch([encoded.meta]), encoded.buffers
+            return first.number, pack_batch([first.encoded.meta]), first.encoded.buffers
         batch: list[bytes] = []
         room = MAX_META_BYTES - _BATCH_HEAD_BYTES
-        while self.waiting and len(batch) < _BATCH and not self.waiting[0][1].buffers:
-            room -= len(self.waiting[0][1].meta) + _BATCH_HEAD_BYTES
-            if batch and room < 0:
+        while self.waiting and len(batch) < _BATCH:
+            event = self.waiting[0].encoded
+            room -= len(event.meta) + _BATCH_HEAD_BYTES
+            if event.buffers or (batch and room < 0):
                 break
-            batch.append(self.waiting[0][1].meta)
+            batch.append(event.meta)
             self._unacked.append(self.waiting.popleft())
-        return first, pack_batch(batch), ()
+        return first.number, pack_batch(batch), ()
 
 
 class SentState:

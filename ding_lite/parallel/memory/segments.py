@@ -67,6 +67,7 @@ _PAGE = mmap.PAGESIZE
 _LINE = 64
 _WORDS_IN_LINE = 8
 _MAGIC_WORD, _SLOT_BYTES_WORD, _NUM_SLOTS_WORD = range(3)
+_FIRST_WORDS = Struct("=QQQ")
 _HEAD = Struct("<III")
 _MAX_SLOTS = 4096
 _TRIES = 64
@@ -283,17 +284,16 @@ class SegmentReader:
             raise CodecError(f"The segment {name} cannot be mapped: {error}.") from error
         finally:
             os.close(fd)
-        self._bytes: Bytes = np.frombuffer(self._map, np.uint8)
-        self._fence = _Fence()
-        with memoryview(self._map) as whole, whole[:_LINE] as line, line.cast("Q") as words:
-            magic, self._slot_bytes, self._num_slots = words[:3]
+        magic, self._slot_bytes, self._num_slots = _FIRST_WORDS.unpack_from(self._map)
         self._begin = _header_bytes(self._num_slots)
         expected = self._begin + self._num_slots * self._slot_bytes
         if magic != _MAGIC or not 0 < self._num_slots <= _MAX_SLOTS or size != expected:
-            self.close()
+            self._map.close()
             raise CodecError(f"The file {name} of {size} bytes is no segment.")
+        self._bytes: Bytes = np.frombuffer(self._map, np.uint8)
         # 8-byte loads are atomic: a reader never sees half of a store.
         self._words = memoryview(self._map)[: self._begin].cast("Q")
+        self._fence = _Fence()
 
     def read(
         self, allocate: Callable[[int], memoryview], version: int = 0
@@ -359,10 +359,8 @@ class SegmentReader:
 
     def close(self) -> None:
         """Release the memory. It is freed with the last reference to it, such as a traceback."""
-        if hasattr(self, "_words"):
-            self._words.release()
-        if hasattr(self, "_bytes"):
-            del self._bytes
+        self._words.release()
+        del self._bytes
         with suppress(BufferError):
             self._map.close()
 

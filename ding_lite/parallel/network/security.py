@@ -173,8 +173,11 @@ def place_to_listen(address: Address, *, key_file: str | None) -> Address:
         check_private(Path(address.place).absolute().parent)
     if address.scheme != "tcp":
         return address
-    number = "0.0.0.0" if address.place in ("", "*") else _look_up(address.place)
-    place = replace(address, place=number)
+    host = "0.0.0.0"
+    if address.place not in ("", "*"):
+        found = look_up(address.place)
+        host = next((number for number in found if not is_loopback(number)), found[0])
+    place = replace(address, place=host)
     check_listening(place, key_file=key_file)
     return place
 
@@ -187,9 +190,3 @@ def check_dialling(address: Address, *, key_file: str | None) -> None:
             f"must have the same key as this one: make one with `ding-lite keygen FILE`, copy it "
             f"to both, and give it as `key_file=...` or DING_LITE_KEY_FILE."
         )
-
-
-def _look_up(host: str) -> str:
-    places = look_up(host)
-    public = [place for place in places if not is_loopback(place)]
-    return (public or places)[0]

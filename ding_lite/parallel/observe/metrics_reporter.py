@@ -24,7 +24,7 @@ from ding_lite.parallel.link.links import Links
 from ding_lite.parallel.network.topology import FIRST_TIMESTAMP_INCARNATION, NodeSpec
 from ding_lite.parallel.observe.metrics import Counts, MetricsFile, NodeMetrics, PeerMetrics, State
 from ding_lite.parallel.transport.zeromq import reactor
-from ding_lite.runtime.messaging.inbox import Inbox, Progress, Reports
+from ding_lite.runtime.messaging.inbox import Inbox, Progress, ReportsProgress
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class Reporter:
 
     def _progress(self) -> Progress | None:
         for receiver in reversed(self._inbox.receivers):
-            if isinstance(receiver, Reports):
+            if isinstance(receiver, ReportsProgress):
                 return receiver.progress()
         return None
 

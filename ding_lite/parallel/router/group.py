@@ -128,7 +128,7 @@ class World:
         return Group(self._router, tuple(sorted(ids)), members_now)
 
     def _is_node(self, value: object) -> bool:
-        return not whole(0, value=cast(int, value)) and value in range(len(self._router.world))
+        return not whole(0, value=value) and value in range(len(self._router.world))
 
     def _matched(self, patterns: Iterable[str]) -> set[int]:
         return {node for node, own in enumerate(self._router.world) if matches(own, patterns)}

@@ -12,12 +12,13 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, cast
+from contextlib import AbstractContextManager
+from typing import Any
 from weakref import WeakSet
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import TransportError
-from ding_lite.parallel.link.links import Links
+from ding_lite.parallel.link.links import LinkCallbacks, Links
 from ding_lite.parallel.link.session import Session
 from ding_lite.parallel.memory.segments import domain
 from ding_lite.parallel.memory.shared_values import SharedSender, job_of, local_peers
@@ -63,7 +64,7 @@ _IN_PROCESS: WeakSet[NodeRouter] = WeakSet()
 """The routers of this process. A fork copies them, but not the threads and sockets they need."""
 
 
-class _LockOfParent:
+class _LockOfParent(AbstractContextManager[object]):
     """The lock of a router in a process that its node has forked."""
 
     def __enter__(self) -> None:
@@ -77,7 +78,7 @@ class _LockOfParent:
 
 def _refuse_in_child() -> None:
     for router in _IN_PROCESS:
-        router.links.lock = cast(Any, _LockOfParent())
+        router.links.lock = _LockOfParent()
 
 
 os.register_at_fork(after_in_child=_refuse_in_child)
@@ -124,19 +125,15 @@ class NodeRouter(JobView):
         nearby = local_peers(spec) if memory else frozenset()
         self._shared_sender = SharedSender(job_of(spec), len(nearby))
         self._outbox = Outbox(spec.node_id, self._shared_sender, clock)
-        self.links = Links(
-            spec,
-            self._transport,
-            clock,
-            nearby=nearby,
-            memory=memory,
+        callbacks = LinkCallbacks(
             on_arrival=self._deliver,
             on_lost=self._note_lost,
             on_tick=self._tick,
+            on_state_sent=self.traced.state_sent,
+            on_unknown_node=self._adopt,
+            on_cut_off=self._note_cut_off,
         )
-        self.links.on_state_sent = self.traced.state_sent
-        self.links.on_unknown_node = self._adopt
-        self.links.on_cut_off = self._note_cut_off
+        self.links = Links(spec, self._transport, clock, callbacks, nearby=nearby, memory=memory)
         self.deferred_sigint = DeferredSigint(self._transport.end_pump)
         """Defers Ctrl-C while the main thread pumps messages."""
 
@@ -234,8 +231,8 @@ class NodeRouter(JobView):
 
     def _check_not_forked(self) -> None:
         # Before memory is written to that a forked process shares with its node.
-        if isinstance(lock := cast(Any, self.links.lock), _LockOfParent):
-            lock.__enter__()
+        if isinstance(self.links.lock, _LockOfParent):
+            self.links.lock.__enter__()
 
     def _begin_wait(self, timeout: float | None) -> None:
         self._check_not_forked()

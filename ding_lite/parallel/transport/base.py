@@ -129,7 +129,7 @@ class Transport(Protocol):
     def owner(self, link: Link) -> int | None:
         """Return the node that a link is proved to belong to; None without a proof."""
 
-    def brought_at(self, link: Link) -> float:
+    def received_at(self, link: Link) -> float:
         """Return when bytes were last received on a link, even of an incomplete message.
 
         The time is that of the machine's monotonic clock, and at most about a second late; 0 if it

@@ -303,7 +303,7 @@ class InprocTransport(Transport):
                 return None
             return wire.node_id if wire.dialler is self else wire.dialler._node_id
 
-    def brought_at(self, link: Link) -> float:
+    def received_at(self, link: Link) -> float:
         return 0.0
 
     def drop(self, link: Link) -> None:

@@ -36,7 +36,7 @@ class RoutingTable:
 
     def learn(self, node: int, labels: frozenset[str]) -> None:
         self.labels[node] = labels
-        self._matching.clear()
+        self._matching = {}  # not cleared: a search under way puts its result into the old one
 
     @property
     def nodes(self) -> range:
@@ -44,16 +44,17 @@ class RoutingTable:
 
     def matching(self, patterns: Iterable[str]) -> list[int]:
         patterns = tuple(patterns)
-        found = self._matching.get(patterns)
+        known = self._matching
+        found = known.get(patterns)
         if found is None:
             found = [
                 node
                 for node in self.nodes
                 if node != self._me and matches(self.labels.get(node, {f"node.{node}"}), patterns)
             ]
-            if len(self._matching) >= MAX_PATTERNS:  # remote nodes choose patterns, too
-                self._matching.clear()
-            self._matching[patterns] = found
+            if len(known) >= MAX_PATTERNS:  # remote nodes choose patterns, too
+                known.clear()
+            known[patterns] = found
         return found
 
     def next_hops(self, patterns: Iterable[str]) -> frozenset[int]:

@@ -38,7 +38,7 @@ class Progress(NamedTuple):
 
 
 @runtime_checkable
-class Reports(Protocol):
+class ReportsProgress(Protocol):
     """A receiver that reports its progress."""
 
     def progress(self) -> Progress:
@@ -47,7 +47,7 @@ class Reports(Protocol):
 
 
 @runtime_checkable
-class Ends(Protocol):
+class TakesFailure(Protocol):
     """A receiver that ends with an error when its node is cut off from the job."""
 
     def receive_failure(self, error: Exception) -> None:
@@ -184,7 +184,8 @@ class Inbox:
 
     def put_failure(self, error: Exception) -> None:
         """Queue an error that ends the task, in place of the end of the job."""
-        self._events.append((FINISH, partial(_hand_over_failure, error)))
+        with self._lock:
+            self._events.append((FINISH, partial(_hand_over_failure, error)))
         self._deliver()
 
     def put_state(self, node_id: int, values: Mapping[str, Any]) -> None:
@@ -289,7 +290,7 @@ class Inbox:
 
 
 def _hand_over_failure(error: Exception, receiver: Receiver) -> None:
-    if isinstance(receiver, Ends):
+    if isinstance(receiver, TakesFailure):
         receiver.receive_failure(error)
 
 

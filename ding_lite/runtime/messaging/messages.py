@@ -149,8 +149,8 @@ class Messages:
             for box in self._waiting.get(event, []):
                 box.append((emission, event))
             self._posted.notify_all()
-        if self._notify is not None:
-            self._notify()
+        if (notify := self._notify) is not None:
+            notify()
         self.router.wake_pump()
 
     @contextmanager
@@ -230,8 +230,9 @@ class Messages:
                     )
         finally:
             with self._lock:  # not by `remove`: another wait may have an equal box
-                boxes = [other for other in self._waiting.pop(event) if other is not box]
-                self._waiting |= {event: boxes} if boxes else {}
+                others = [other for other in self._waiting.pop(event) if other is not box]
+                if others:
+                    self._waiting[event] = others
 
     def _announce_end(self) -> None:
         """Post `finish` to the task's listeners; called once, on the thread that sets the latch."""

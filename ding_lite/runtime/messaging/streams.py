@@ -81,6 +81,14 @@ class _QueuedItem(NamedTuple):
     taken: Future[None]
 
 
+class _UncertainParcel(NamedTuple):
+    """An item whose receiver was lost: only that node knows whether a program has taken it."""
+
+    deadline: Deadline
+    node: int
+    parcel: Parcel
+
+
 class _Sender:
     """The items that one incarnation of another node has sent."""
 
@@ -123,13 +131,19 @@ class Streams:
 
         self._last_number = 0
         self._under_way: dict[int, None] = {}
+        """The items of this sender without an answer, by number."""
         self._in_flight: Counter[tuple[str, int]] = Counter()
-        self._uncertain: list[tuple[Deadline, int, Parcel]] = []
+        """The number of these by stream and receiver; uncertain and stranded ones have none."""
+        self._uncertain: list[_UncertainParcel] = []
         self._stranded: list[Parcel] = []
+        """Items that no reachable node can receive at the moment."""
         self._moved: dict[int, set[int]] = {}
+        """Numbers of items that other nodes have got, by the node that may hold them still."""
         self._gone: set[int] = set()
+        """Nodes that have left for good."""
 
         self._arrived: dict[str, deque[_QueuedItem]] = {}
+        """The items that wait here, by stream."""
         self._senders: dict[int, _Sender] = {}
 
     @property
@@ -207,7 +221,12 @@ class Streams:
 
         with self._changed:
             self._moved.get(node, set()).discard(parcel.number)
-        self._carry(node, parcel).add_done_callback(on_done)
+        try:
+            answer = self._carry(node, parcel)
+        except BaseException:
+            self._settle(parcel.stream, node, parcel.number)
+            raise
+        answer.add_done_callback(on_done)
 
     def _settle(self, stream: str, node: int, number: int | None) -> None:
         with self._changed:
@@ -219,8 +238,8 @@ class Streams:
     def _mark_uncertain(self, parcel: Parcel, node: int) -> None:
         with self._changed:
             if node not in self._gone:
-                uncertain = Deadline.after(UNCERTAIN_S, self._clock), node, parcel
-                self._uncertain.append(uncertain)
+                deadline = Deadline.after(UNCERTAIN_S, self._clock)
+                self._uncertain.append(_UncertainParcel(deadline, node, parcel))
                 return
         self._send_again(parcel)
 
@@ -239,8 +258,8 @@ class Streams:
         """Send unanswered items again; those of a former incarnation may go to any receiver."""
         with self._changed:
             self._gone.discard(node)
-            again = [parcel for _, of, parcel in self._uncertain if of == node]
-            self._uncertain = [uncertain for uncertain in self._uncertain if uncertain[1] != node]
+            again = [each.parcel for each in self._uncertain if each.node == node]
+            self._uncertain = [each for each in self._uncertain if each.node != node]
             if is_new_incarnation:
                 self._moved.pop(node, None)
             stranded, self._stranded = self._stranded, []
@@ -267,12 +286,12 @@ class Streams:
         with self._changed:
             self._gone.add(node)
             self._moved.pop(node, None)
-        self._resolve(lambda uncertain: uncertain[1] == node)
+        self._resolve(lambda uncertain: uncertain.node == node)
 
     def resolve_expired(self) -> None:
         """Send the items of nodes that have not come back in time to other nodes."""
         if self._uncertain:
-            self._resolve(lambda uncertain: uncertain[0].expired)
+            self._resolve(lambda uncertain: uncertain.deadline.expired)
 
     def wake(self) -> None:
         with self._changed:
@@ -286,17 +305,19 @@ class Streams:
 
         self._withdraw(node, numbers).add_done_callback(on_done)
 
-    def _resolve(self, is_over: Callable[[tuple[Deadline, int, Parcel]], bool]) -> None:
+    def _resolve(self, is_over: Callable[[_UncertainParcel], bool]) -> None:
+        """Send uncertain items to other nodes."""
         with self._changed:
-            over = [uncertain for uncertain in self._uncertain if is_over(uncertain)]
-            if not over:
-                return
-            self._uncertain = [uncertain for uncertain in self._uncertain if not is_over(uncertain)]
+            over: list[_UncertainParcel] = []
+            remaining: list[_UncertainParcel] = []
+            for each in self._uncertain:  # asked once each, as a deadline may pass meanwhile
+                (over if is_over(each) else remaining).append(each)
+            self._uncertain = remaining
             for _, node, parcel in over:
                 if node not in self._gone:
                     self._moved.setdefault(node, set()).add(parcel.number)
-        for _, _, parcel in over:
-            self._send_again(parcel)
+        for each in over:
+            self._send_again(each.parcel)
 
     # -- receiving -------------------------------------------------------------------------
 

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any
 
 import pytest
 
+from ding_lite.errors import DeadlineExceeded
+from ding_lite.parallel.link.session import Session
+from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.base import Frame, Lane, Link
+from ding_lite.parallel.transport.in_process import InprocTransport, Network
+from ding_lite.parallel.wire.messages import Identity, Kind
 from ding_lite.testing.cluster import Cluster
 from tests.parallel.tcp import Recorder
-from tests.threads import together
+from tests.threads import switching_often, together
 
 Send = Callable[[Link, Lane, Sequence[Frame]], bool]
 
@@ -103,6 +110,36 @@ def test_a_signals_handler_may_emit_in_the_middle_of_an_emit(
         cluster.routers[0].emit("n", "last")
         recorder.wait(lambda: len(recorder.events) == 3)
         assert recorder.numbers() == ["outer", "inner", "last"]
+
+
+def test_a_start_may_time_out_while_processes_are_refused() -> None:
+    num_nodes = 1000
+    others = range(1, num_nodes)
+    spec = NodeSpec(
+        node_id=0,
+        num_nodes=num_nodes,
+        labels=frozenset(),
+        listen="inproc://hub",
+        peers=frozenset(others),
+    )
+    # From a job of another size, so each is refused, and the refusal noted for the error.
+    strangers = [Session(Identity(peer, 1, num_nodes + 1, frozenset()), 0) for peer in others]
+    hellos = [stranger.greeting(Kind.HELLO).frames() for stranger in strangers]
+    router = NodeRouter(spec, transport=InprocTransport(Network(), 0, peers=others))
+
+    def refuse_all() -> None:
+        for hello in hellos:
+            router.links.on_message(Link(b"of a stranger"), hello)
+
+    def start() -> None:
+        while True:
+            with pytest.raises(DeadlineExceeded) as error:
+                router.links.wait_ready(0.0)
+            if f"as node {others[-1]} was refused" in str(error.value):
+                return
+
+    with closing(router), switching_often():
+        together(refuse_all, start)
 
 
 def test_events_of_concurrent_threads_arrive_in_order_of_each_thread() -> None:

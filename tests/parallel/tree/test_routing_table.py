@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hypothesis import given, strategies as st
 
 from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
@@ -78,6 +80,19 @@ def test_addressed_values_go_to_peers_that_lead_to_matching_nodes(size) -> None:
         wanted = [other for other in range(size[0]) if other % 3 == 1 and other != node]
         assert tree.matching(["role1"]) == wanted
         assert tree.next_hops(["role1"]) == {tree.next_hop(other) for other in wanted}
+
+
+def test_labels_that_are_learned_during_a_search_are_found_by_the_next_one() -> None:
+    table = routing_tables(3, 2, knows=False)[0]
+
+    class Learned(frozenset[str]):
+        def __iter__(self) -> Iterator[str]:  # as if another thread had learned them just then
+            table.learn(1, frozenset({"late"}))
+            return super().__iter__()
+
+    table.learn(2, Learned({"early"}))
+    assert table.matching(["late"]) == []
+    assert table.matching(["late"]) == [1]
 
 
 def test_with_unknown_labels_all_peers_are_used() -> None:

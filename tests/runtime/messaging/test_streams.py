@@ -258,6 +258,40 @@ def test_an_item_that_no_other_node_could_take_goes_back_to_its_first_receiver()
     assert (job.nodes[1].taken, job.nodes[2].taken) == ([0], [])
 
 
+def test_an_item_whose_time_is_up_during_a_search_is_sent_again_by_the_next_one() -> None:
+    class Passing(ManualClock):
+        def now(self) -> float:
+            self.advance(1.0)
+            return super().now()
+
+    clock, reachable = Passing(), [1]
+    answers: list[Future[Any]] = []
+    sent_to: list[tuple[int, int]] = []
+
+    def carry(node: int, parcel: Parcel) -> Future[Any]:
+        sent_to.append((node, parcel.number))
+        answers.append(Future())
+        return answers[-1]
+
+    sender = Streams(carry, never_withdraw, lambda to: reachable, clock)
+    for _ in range(2):
+        sender.send(
+            "work",
+            lambda number, oldest: number,
+            ("any",),
+            in_flight=2,
+            timeout=None,
+            until=over,
+        )
+    reachable = [2]
+    for answer in answers:
+        answer.set_exception(PeerLost("a broken link"))
+        clock.advance(2.0)  # so that the second time is up behind the first look at both
+    for _ in range(int(UNCERTAIN_S)):
+        sender.resolve_expired()
+    assert sent_to == [(1, 1), (1, 2), (2, 1), (2, 2)]
+
+
 def test_a_receiver_that_was_taken_for_dead_takes_again_under_the_same_id() -> None:
     job = Job()
     job.send()
@@ -294,6 +328,31 @@ def test_an_item_that_cannot_be_written_takes_no_room() -> None:
     job.send()
     job.settle()
     assert job.nodes[1].taken + job.nodes[2].taken == [0]
+
+
+def test_an_item_that_cannot_be_carried_takes_no_room() -> None:
+    carried: list[int] = []
+
+    def carry(node: int, parcel: Parcel) -> Future[Any]:
+        carried.append(parcel.number)
+        if len(carried) == 1:
+            raise CodecError("its class refuses it the second time")
+        return Future()
+
+    sender = Streams(carry, never_withdraw, lambda to: [1], ManualClock())
+    oldest_numbers = []
+
+    def write(number: int, oldest: int) -> None:
+        oldest_numbers.append(oldest)
+
+    def send() -> bool:
+        return sender.send("work", write, ("any",), in_flight=1, timeout=None, until=over)
+
+    with pytest.raises(CodecError, match=r"refuses it"):
+        send()
+    assert send()
+    assert oldest_numbers == [1, 2]
+    assert not send()  # there is an item in flight now
 
 
 def test_an_item_with_malformed_numbers_is_refused() -> None:

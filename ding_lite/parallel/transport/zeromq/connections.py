@@ -116,7 +116,7 @@ class Connections:
         self._left_behind[known.owner] += max(0, known.held)  # ZeroMQ still holds its messages
         self._assign(fd, known, None)
 
-    def brought(
+    def note_read(
         self,
         route: bytes,
         num_frames: int,
@@ -139,7 +139,7 @@ class Connections:
         known.read += num_bytes + num_frames * _FRAME_BYTES
         self._fresh.add(fd)
 
-    def brought_at(self, route: bytes) -> float:
+    def received_at(self, route: bytes) -> float:
         known = self._open.get(self.of_routes.get(route, -1))
         return 0.0 if known is None else known.received_at
 
@@ -191,8 +191,8 @@ class Connections:
         """
         for fd, known in self._open.items():
             was_over, known.was_over = known.was_over, known.held > MAX_UNFINISHED_BYTES
-            has_brought = fd in self._fresh or fd in self._settled
-            if was_over and known.was_over and self._has_drained and not has_brought:
+            has_delivered = fd in self._fresh or fd in self._settled
+            if was_over and known.was_over and self._has_drained and not has_delivered:
                 self._shut_down(fd)
                 yield (
                     f"A message of {_name(known.owner)} has more than {MAX_UNFINISHED_BYTES} "

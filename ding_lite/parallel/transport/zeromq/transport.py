@@ -25,6 +25,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple, TypeVar, cast
 
 import zmq
@@ -159,7 +160,7 @@ class ZeroMQTransport(Reactor, Transport):
         self._connections = Connections() if connections is None else connections
         self._unauthenticated: UnauthenticatedConnections | None = None
         self._assembler = Assembler(max_under_way=2 * max(1, len(self._peers)))
-        self._num_streams = 0
+        self._large_messages = count(1)
         self._throttle = Throttle(logger)
         self._wants_tick = False
         self._num_suspicions = 0
@@ -270,8 +271,8 @@ class ZeroMQTransport(Reactor, Transport):
         if nbytes <= CHUNK_ABOVE:
             messages = [[*route, *frames]]
         else:
-            self._num_streams += 1
-            messages = ([*route, *chunk] for chunk in split(frames, self._num_streams))
+            number = next(self._large_messages)
+            messages = ([*route, *chunk] for chunk in split(frames, number))
         try:
             self._sockets.send(socket, messages)
         except zmq.ZMQError as error:
@@ -314,8 +315,8 @@ class ZeroMQTransport(Reactor, Transport):
             return dealers.node_id
         return int(link.rpartition(_OWNED)[2]) if self._is_guarded else None
 
-    def brought_at(self, link: Link) -> float:
-        return max(self._connections.brought_at(self._route(link, lane)) for lane in Lane)
+    def received_at(self, link: Link) -> float:
+        return max(self._connections.received_at(self._route(link, lane)) for lane in Lane)
 
     def forget(self, link: Link) -> None:
         self._assembler.forget(link)
@@ -396,7 +397,7 @@ class ZeroMQTransport(Reactor, Transport):
             source, frames, num_frames = message
             nbytes = sum(map(len, frames))
             if self._connections.num_tcp or source.route not in self._connections.of_routes:
-                self._connections.brought(
+                self._connections.note_read(
                     source.route, num_frames, nbytes, fd=source.fd, owner=source.owner
                 )
             left -= _BULK_COUNTS if source.lane is Lane.BULK else 1
@@ -410,8 +411,8 @@ class ZeroMQTransport(Reactor, Transport):
     def _take(self, socket: Socket, read: Callable[[], _T], *, check: bool = True) -> _T | None:
         """Call `read` if there is a message; return None if not, or if it raises zmq.Again.
 
-        Until then `wait` returns at once, and the socket stays in `unread`. It is cheaper to `look`
-        first if there is often no message.
+        Until then `wait` returns at once, and the socket stays in `unread`. To `check` first is
+        cheaper if there is often no message.
         """
         with self._sockets.lock:
             if not check or self._sockets.is_readable(socket):
@@ -566,10 +567,8 @@ class ZeroMQTransport(Reactor, Transport):
         now = SYSTEM_CLOCK.now()
         if now < self._suspicions_at:
             return self._suspicions_at - now
-        self._num_suspicions, self._suspicions_at = (
-            self._num_suspicions - 1,
-            now + _SUSPICION_EVERY_S,
-        )
+        self._num_suspicions -= 1
+        self._suspicions_at = now + _SUSPICION_EVERY_S
         for sink in self._sinks:
             sink.on_suspicion()
         return 0.0

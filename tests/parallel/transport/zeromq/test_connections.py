@@ -65,7 +65,7 @@ class Listener:
         rest = self.socket.recv_multipart()
         nbytes = sum(map(len, rest))
         fd = int(first.get(zmq.SRCFD))
-        self.connections.brought(first.bytes, len(rest), nbytes, fd=fd, owner=owner)
+        self.connections.note_read(first.bytes, len(rest), nbytes, fd=fd, owner=owner)
         return bytes(first.bytes)
 
     def check(self) -> list[str]:
@@ -186,7 +186,7 @@ def test_bytes_of_a_cut_peer_count_until_they_are_read(listener, stack) -> None:
     assert len(listener.check()) == 1
     listener.wait_for(lambda: len(listener.closed) == 1)
     listener.wait_for(lambda: len(listener.opened) == 2)  # it has come back
-    listener.connections.brought(b"rogue", 1, 5, fd=listener.opened[1], owner=1)
+    listener.connections.note_read(b"rogue", 1, 5, fd=listener.opened[1], owner=1)
     (reason,) = listener.check()
     assert "bytes of node 1 wait to be read" in reason
     listener.wait_for(lambda: len(listener.closed) == 2)
@@ -281,11 +281,11 @@ def test_a_closed_connection_does_no_harm() -> None:
     connections = Connections()
     reader, writer = os.pipe()
     connections.opened(reader)
-    connections.brought(b"route", 1, 10, fd=reader)
+    connections.note_read(b"route", 1, 10, fd=reader)
     os.close(reader)
     os.close(writer)
     connections.opened(reader)
-    connections.brought(b"route", 1, 10, fd=reader)
+    connections.note_read(b"route", 1, 10, fd=reader)
     connections.cut(b"route")
     connections.closed(reader)
     assert connections.check(1.0)[1] == []
