@@ -7,6 +7,7 @@ works for a wrong setting. A message says what was found, what was expected and 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -33,6 +34,9 @@ __all__ = [
     "StepCancelled",
     "TransportError",
 ]
+
+
+_CONTROL = re.compile(r"[^\n\t -~\xa0-\u2027\u202f-\u2065\u206a-\U0010ffff]")
 
 
 class DingLiteError(Exception):
@@ -134,20 +138,31 @@ class RemoteError(DingLiteError, RuntimeError):
         kind: str = "",
         remote_traceback: str = "",
     ) -> None:
-        super().__init__(message)
+        super().__init__(printable(message))
         self.node_id = node_id
         """The called node."""
         self.kind = kind
         """The name of the exception's class on that node."""
-        self.remote_traceback = remote_traceback
+        self.remote_traceback = printable(remote_traceback)
         """The traceback of that exception, as text; also a note of this error."""
         if remote_traceback:
-            self.add_note(remote_traceback)
+            self.add_note(self.remote_traceback)
 
     @property
     def is_not_registered(self) -> bool:
         """Whether the called node has no handler of that name, or not yet."""
         return self.kind == NotRegistered.__name__
+
+
+def printable(text: str) -> str:
+    r"""Escape control characters but line breaks and tabs: a terminal would obey them.
+
+    Example:
+        >>> print(printable("two\nlines \x1b[2J"))
+        two
+        lines \x1b[2J
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

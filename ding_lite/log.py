@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
-from ding_lite.errors import ConfigError, did_you_mean
+from ding_lite.errors import ConfigError, did_you_mean, printable
 
 __all__ = ["configure"]
 _ROOT = "ding_lite"
@@ -111,7 +111,7 @@ class _LineFormatter(logging.Formatter):
 
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
-        return line
+        return printable(line)
 
 
 class Throttle:

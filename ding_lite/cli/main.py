@@ -28,6 +28,7 @@ from ding_lite.errors import (
     MissingExtraError,
     SaveError,
     did_you_mean,
+    printable,
 )
 from ding_lite.io.files import naming, why
 from ding_lite.version import __version__
@@ -55,14 +56,14 @@ def main(words: Sequence[str] | None = None) -> int:
     except DingLiteError as error:
         if isinstance(error, EnvError):
             _show_cause(error)
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"{name}: {printable(str(error))}", file=sys.stderr)
         return WRONG_USAGE if _is_slip(error) else FAILED
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         pass
     except OSError as error:
         if error.filename is None:  # an error without a file is a bug of this package
             raise
-        print(f"{name}: {why(error)}.", file=sys.stderr)
+        print(f"{name}: {printable(why(error))}.", file=sys.stderr)
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         return INTERRUPTED

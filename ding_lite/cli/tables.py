@@ -7,8 +7,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ding_lite.errors import printable
+
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 _PLAIN_WIDTH = 100_000
 _LEAST = 30
@@ -25,19 +28,24 @@ def print_table(
     from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in headings:
         table.add_column(heading, no_wrap=heading != headings[-1], overflow="fold")
     for index, row in enumerate(rows):
-        # As `Text`, because brackets in a value must not be read as markup.
         style = "bold" if index < len(bold) and bold[index] else ""
-        table.add_row(*(Text(cell, style) for cell in row))
+        table.add_row(*(as_cell(text, style) for text in row))
     if sys.stdout.isatty() and _fits(table, max(cell_len(c[-1]) for c in (headings, *rows))):
         Console().print(table)
     else:
         print("\n".join(plain_lines(table)))
+
+
+def as_cell(text: str, style: str = "") -> Text:
+    """Make a cell of one line; neither markup nor control characters in the text have an effect."""
+    from rich.text import Text
+
+    return Text(printable(text).replace("\n", "\\n"), style)
 
 
 def _fits(table: Table, longest: int) -> bool:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ding_lite.cli.exit_codes import DONE, FAILED
-from ding_lite.cli.tables import plain_lines
+from ding_lite.cli.tables import as_cell, plain_lines
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.parallel.observe.job_discovery import Node, RunningJob, choose, running_jobs
 from ding_lite.parallel.observe.metrics import NodeMetrics
@@ -111,7 +111,6 @@ def plain_table(nodes: Sequence[Node], *, width: int) -> list[str]:
 
 def _drawn(nodes: Sequence[Node], width: int) -> Table:
     from rich.table import Table
-    from rich.text import Text
 
     drawn = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
     cells = cells_of(nodes, width)
@@ -125,7 +124,7 @@ def _drawn(nodes: Sequence[Node], width: int) -> Table:
     for node, row in zip(nodes, zip(*cells.values(), strict=True), strict=True):
         style = _STYLES.get(node.state, _ALARM)
         texts = zip(row, cells, strict=True)
-        drawn.add_row(*(Text(cell, style * (c.heading == "state")) for cell, c in texts))
+        drawn.add_row(*(as_cell(text, style * (c.heading == "state")) for text, c in texts))
     return drawn
 
 

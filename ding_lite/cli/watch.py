@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
 
-from ding_lite.errors import ConfigError, MissingExtraError
+from ding_lite.errors import ConfigError, MissingExtraError, printable
 from ding_lite.io.importing import look_here
 from ding_lite.log import configure
 from ding_lite.middleware.report.log import as_text
@@ -56,7 +56,7 @@ def describe_policy(policy: Policy, directory: str, *, last: bool) -> str:
     if meta.get("eval_value") is not None:
         facts.append(f"return {as_text(meta['eval_value'])} in its evaluation")
     origin = f"from {path}" + (f" ({', '.join(facts)})" if facts else "")
-    return f"{type(policy).__name__} on {policy.spec.env_id}, {origin}"
+    return printable(f"{type(policy).__name__} on {policy.spec.env_id}, {origin}")
 
 
 def _print_episodes(played: Iterable[tuple[Episode, str]]) -> None:

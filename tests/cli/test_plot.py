@@ -46,6 +46,15 @@ def test_seeds_become_one_curve_with_a_band(capsys: pytest.CaptureFixture[str]) 
     assert 'id="FillBetweenPolyCollection_1"' in Path("curves.svg").read_text()
 
 
+def test_names_are_no_formulas(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "$\\frac{$"
+    leave("r/1", env=evil, program=evil)
+    leave("r/2", env="$$$", program="$")
+    assert main(["plot", "r", "--out", "curves.svg"]) == 0
+    titles = {f"$ and {evil}", f"{evil}, {evil}", "$, $$$"}
+    assert titles <= set(words_of(Path("curves.svg")))
+
+
 def test_runs_that_differ_have_a_curve_each(capsys: pytest.CaptureFixture[str]) -> None:
     leave("r/1")
     leave("r/2", lr=0.25)

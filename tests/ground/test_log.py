@@ -56,6 +56,11 @@ def test_a_line_has_time_node_module_and_message(stream, monkeypatch) -> None:
     )
 
 
+def test_control_characters_are_escaped(stream) -> None:
+    configure(node="n", stream=stream).handle(record("a \x1b[2J\r%s", "\x9b\u2028\tλ\n b"))
+    assert stream.getvalue().partition("router | ")[2] == "a \\x1b[2J\\r\\x9b\\u2028\tλ\n b\n"
+
+
 @pytest.mark.parametrize(
     ("level", "text"), [(logging.INFO, "| "), (logging.WARNING, "| warning: ")]
 )

@@ -11,13 +11,14 @@ import zmq
 from msgspec.structs import replace
 
 from ding_lite.errors import CodecError, PeerLost
-from ding_lite.parallel.link.faults import MAX_FAULTS
+from ding_lite.parallel.link.faults import MAX_FAULTS, DroppedMessages
 from ding_lite.parallel.link.session import Session
 from ding_lite.parallel.transport.base import Lane, Link
 from ding_lite.parallel.transport.chunks import split
 from ding_lite.parallel.wire.codec import encode
 from ding_lite.parallel.wire.messages import Envelope, Identity, Kind, pack_batch
 from ding_lite.testing import Cluster
+from ding_lite.testing.clock import ManualClock
 from tests.parallel.contract import End
 from tests.parallel.tcp import Job, wait_until
 from tests.parallel.test_socket_fuzz import as_node_2
@@ -143,6 +144,13 @@ def test_every_dropped_message_is_counted(
             wait_until(lambda before=before: hub.links.dropped.count == before + 1, name)  # type: ignore[misc]
             assert hub.peers == (1, 2), name
     assert "could not be handled" not in caplog.text
+
+
+def test_the_words_of_a_peer_cannot_control_the_terminal(caplog: pytest.LogCaptureFixture) -> None:
+    dropped = DroppedMessages(ManualClock(), owner=lambda link: None, drop=lambda link: None)
+    dropped.add("Topic `\x1b[2J`")
+    assert r"\x1b[2J" in caplog.text
+    assert "\x1b" not in caplog.text
 
 
 def test_an_incomplete_large_message_is_counted(job: Job) -> None:

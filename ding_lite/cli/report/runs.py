@@ -12,7 +12,7 @@ from typing import Any
 from ding_lite.cli.options.arguments import SORTED_BY
 from ding_lite.cli.report.records import Record
 from ding_lite.cli.tables import print_table
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, printable
 from ding_lite.io.files import by_number, named
 from ding_lite.log import configure
 from ding_lite.middleware.report.log import as_text
@@ -28,7 +28,7 @@ def list_runs(options: argparse.Namespace) -> None:
         try:
             rows.append(_row(Record(read_result(directory))))
         except ConfigError as error:
-            print(f"ding-lite runs: {error}", file=sys.stderr)
+            print(f"ding-lite runs: {printable(str(error))}", file=sys.stderr)
     rows.sort(key=lambda row: _rank(row[sort]), reverse=sort == "when")
     if options.json:
         print(json.dumps({"runs": rows}, indent=1))

@@ -1,12 +1,15 @@
 """Serve one page on loopback, generated for each request, until Ctrl-C.
 
-Only this machine can connect. Another site could still send requests through the browser by DNS
-rebinding, so only requests with this machine in their Host header are answered.
+Only this machine can connect. Its other users can, too, so the path of the page is a secret, which
+is part of the printed URL. Another site could send requests through the browser by DNS rebinding,
+so only requests with this machine in their Host header are answered.
 """
 
 from __future__ import annotations
 
+import secrets
 import sys
+import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,15 +20,18 @@ from ding_lite.errors import ConfigError
 
 HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")
+_MOST_THREADS = 64
+"""The most threads of this process: each connection takes one, for as long as it is open."""
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the page `make()` at `/` on a free port; port 0 chooses one."""
+    """Serves the page `make()` at `url`; port 0 chooses a free one."""
 
     daemon_threads = True
 
     def __init__(self, make: Callable[[], bytes], port: int) -> None:
         self.make = make
+        self.path = f"/{secrets.token_urlsafe(16)}"
         try:
             super().__init__((HOST, port), _Handler)
         except OSError as error:
@@ -34,6 +40,10 @@ class Server(ThreadingHTTPServer):
                 f"`--port 0` for any that is free."
             ) from error
 
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ANN401 - as there
+        """Return whether there is a thread for one more connection; else it is closed."""
+        return threading.active_count() < _MOST_THREADS
+
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as there
         """Ignore errors of closed connections; other errors are bugs and are shown."""
         if not isinstance(sys.exception(), OSError):
@@ -41,7 +51,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self.server_port}/"
+        return f"http://{HOST}:{self.server_port}{self.path}"
 
     @property
     def hosts(self) -> set[str]:
@@ -57,8 +67,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.headers.get("Host") not in self.server.hosts:
             self.send_error(HTTPStatus.FORBIDDEN, "This page is for this machine alone")
-        elif self.path != "/":
-            self.send_error(HTTPStatus.NOT_FOUND, "There is one page, and it is /")
+        elif not secrets.compare_digest(self.path.encode(), self.server.path.encode()):
+            self.send_error(HTTPStatus.NOT_FOUND, "There is one page, and its URL was printed")
         else:
             body = self.server.make()
             self.send_response(HTTPStatus.OK)

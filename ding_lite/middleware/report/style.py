@@ -103,6 +103,7 @@ def add_titles(figure: Figure, title: str, below: str) -> None:
         (below, 0.128, 10.5, "normal", GREY),
     ):
         text = figure.text(_LEFT, 1 - down * from_top, words, fontweight=weight, color=color)
+        text.set_parse_math(False)
         text.set_fontsize(size)
         text.set_fontsize(size * min(1.0, room / (text.get_window_extent().width or room)))
 
@@ -118,7 +119,11 @@ def add_legend(axes: Axes) -> None:
 
 
 def save_picture(figure: Figure, path: Path) -> None:
-    """Write the picture to `path` atomically."""
+    """Write the picture to `path` atomically; names of runs and metrics are no formulas."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
     with naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as unfinished:

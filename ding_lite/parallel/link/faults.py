@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from ding_lite.clock import Clock
+from ding_lite.errors import printable
 from ding_lite.log import Throttle
 from ding_lite.parallel.transport.base import Link
 
@@ -42,7 +43,7 @@ class DroppedMessages:
             "rejected",  # not the reason: an attacker could fill the memory with reasons
             "dropped a message (%d in all): %s",
             self.count,
-            reason,
+            printable(reason),
         )
 
     def _count_fault(self, link: Link) -> None:

@@ -17,6 +17,7 @@ from ding_lite.errors import (
     DeadlineExceeded,
     NodeReplaced,
     PeerLost,
+    printable,
 )
 from ding_lite.log import Throttle
 from ding_lite.parallel.link.session import HEARTBEAT_S, Session
@@ -106,7 +107,7 @@ class Handshake:
             arrivals = session.greet(envelope, now)
         except CodecError as error:
             if envelope.kind is Kind.HELLO:
-                self._refused_peers[peer] = str(error)
+                self._refused_peers[peer] = printable(str(error))
                 holder = error.holder if isinstance(error, _PlaceTaken) else 0
                 self.refuse(link, peer, str(error), holder=holder)
             raise
@@ -168,7 +169,7 @@ class Handshake:
             self.send(link, session.greeting(Kind.HELLO))
             return was_open
         if session.link == link and not session.is_open:
-            body = body[:_LONGEST_REASON]
+            body = printable(body[:_LONGEST_REASON])
             if session.peer is not None and envelope.seq not in (0, self._spec.incarnation):
                 self._isolation.note_refused(envelope.src, body)
             elif session.peer is not None and envelope.seq == self._spec.incarnation:

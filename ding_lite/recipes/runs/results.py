@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ding_lite.errors import ConfigError, did_you_mean
+from ding_lite.errors import ConfigError, did_you_mean, printable
 from ding_lite.io.files import by_number, named
 from ding_lite.io.reading import parse_json, read_file
 from ding_lite.middleware.env_step_budget import spent
@@ -172,16 +172,16 @@ def title_of(groups: Sequence[RunGroup]) -> str:
     programs = {str(fact["program"]) for fact in facts}
     envs = {short_name(str(fact["env"])) for fact in facts if "env" in fact}
     title = " and ".join(sorted(programs)) if len(programs) < 3 else f"{len(programs)} programs"
-    return f"{title} on {envs.pop()}" if len(envs) == 1 else title
+    return printable(f"{title} on {envs.pop()}" if len(envs) == 1 else title)
 
 
 def _label(facts: dict[str, Any], differing: Sequence[str]) -> str:
     plain = [short_name(str(facts[name])) for name in _PLAIN if facts.get(name) is not None]
     if not differing:
-        return " on ".join(plain)
+        return printable(" on ".join(plain))
     words = [short_name(str(facts[name])) for name in differing if name in _PLAIN and name in facts]
     words += [f"{name} {_format(facts.get(name))}" for name in differing if name not in _PLAIN][:3]
-    return ", ".join(words)
+    return printable(", ".join(words))
 
 
 def _format(value: object) -> str:

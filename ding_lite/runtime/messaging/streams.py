@@ -103,7 +103,9 @@ class _Sender:
 
     def forget_before(self, oldest: int) -> None:
         """Drop the items that the sender will not send again."""
-        self.oldest = max(self.oldest, oldest)
+        if oldest <= self.oldest:
+            return
+        self.oldest = oldest
         for number in [number for number in self.known if number < oldest]:
             del self.known[number]
         self.taken.forget_before(oldest)
@@ -353,6 +355,7 @@ class Streams:
         """Drop the items among these that no program has taken, as other nodes have got them."""
         if not isinstance(numbers, list | tuple) or not {int}.issuperset(map(type, numbers)):
             raise CodecError("Items are taken back by a list of their numbers.")
+        withdrawn = frozenset(numbers)  # a million may come, for each of which items may wait
         with self._changed:
             sender = self._senders.get(node_id)
             if sender is None or sender.incarnation != incarnation:
@@ -361,7 +364,7 @@ class Streams:
                 remaining = []  # not by `queue.remove`: values such as arrays have no single `==`
                 for waiting in queue:
                     sent = waiting.item.id
-                    if sent[:2] == (node_id, incarnation) and sent.number in numbers:
+                    if sent[:2] == (node_id, incarnation) and sent.number in withdrawn:
                         sender.known.pop(sent.number, None)
                     else:
                         remaining.append(waiting)

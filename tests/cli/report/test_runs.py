@@ -57,6 +57,20 @@ def test_numbers_of_runs_are_sorted_as_numbers(capsys: pytest.CaptureFixture[str
     assert listed(capsys, "--sort", "run") == ["runs/1", "runs/2", "runs/10"]
 
 
+def test_names_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "\x1b]0;title\x07\x9b2J\u202e"
+    leave(f"runs/{evil}\nrun", env=f"{evil}\nforged", program=evil)
+    leave(f"damaged{evil}")
+    Path(f"damaged{evil}/metrics.jsonl").write_text("?\n")
+    for words in (["runs"], ["plot", "runs"], ["plot", "runs", "--metric", "x"], ["watch", "runs"]):
+        main(words)
+    main(["runs", f"damaged{evil}"])
+    out, err = capsys.readouterr()
+    assert not {*evil} & {"\x1b", "\x07", "\x9b", "\u202e"} & {*out, *err}
+    assert r"\x1b]0;title\x07\x9b2J\u202e" in out
+    assert err.count(r"\x1b]0;title") == 3
+
+
 def test_damaged_and_foreign_folders_are_told_and_left_out(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

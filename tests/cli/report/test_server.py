@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import http.client
+import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -29,9 +33,12 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
-def asked(port: int, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request(method, path, headers=headers)
+def asked(
+    url: str, path: str | None = None, method: str = "GET", **headers: str
+) -> tuple[int, bytes]:
+    place = urlsplit(url)
+    connection = http.client.HTTPConnection(place.netloc, timeout=60)
+    connection.request(method, place.path if path is None else path, headers=headers)
     answer = connection.getresponse()
     body = answer.read()
     assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
@@ -41,20 +48,37 @@ def asked(port: int, path: str = "/", method: str = "GET", **headers: str) -> tu
 
 
 def test_one_page_is_served_and_nothing_else(server: Server) -> None:
-    port = server.server_port
+    url = server.url
     assert server.server_address[0] == "127.0.0.1"
-    assert asked(port) == (200, b"<p>page")
-    assert asked(port, method="HEAD") == (200, b"")
-    for path in ("/x", "/../etc/passwd", "/?", "/%2e%2e/"):
-        assert asked(port, path)[0] == 404
-    assert asked(port, method="POST")[0] == 501
+    assert asked(url) == (200, b"<p>page")
+    assert asked(url, method="HEAD") == (200, b"")
+    for path in ("/", "/x", "/../etc/passwd", "/?", "/%2e%2e/", f"{server.path}/"):
+        status, body = asked(url, path)  # as another user of this machine may try
+        assert (status, b"<p>page" in body, server.path.encode() in body) == (404, False, False)
+    assert asked(url, method="POST")[0] == 501
+
+
+def test_idle_connections_take_a_limited_number_of_threads(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = threading.active_count()
+    monkeypatch.setattr("ding_lite.cli.report.server._MOST_THREADS", before + 3)
+    place = "127.0.0.1", server.server_port
+    with ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(place)) for _ in range(5)]
+        with suppress(ConnectionError):
+            assert idle[-1].recv(1) == b""
+        assert threading.active_count() == before + 3
+    while threading.active_count() > before:  # until the threads have seen the end of theirs
+        os.sched_yield()
+    assert asked(server.url)[0] == 200
 
 
 def test_a_page_of_another_site_gets_nothing(server: Server) -> None:
-    port = server.server_port
-    assert asked(port, Host=f"localhost:{port}")[0] == 200
+    url, port = server.url, server.server_port
+    assert asked(url, Host=f"localhost:{port}")[0] == 200
     for host in ("evil.example", f"evil.example:{port}", "127.0.0.1", "localhost", "", "[::1]"):
-        status, body = asked(port, Host=host)
+        status, body = asked(url, Host=host)
         assert (status, b"<p>page" in body) == (403, False)
 
 
@@ -75,15 +99,15 @@ def test_a_run_is_followed_until_ctrl_c(tmp_path: Path) -> None:
     )
     with process:
         assert process.stdout is not None
-        port = int(process.stdout.readline().split("127.0.0.1:")[1].split("/")[0])
-        _, body = asked(port)
+        url = process.stdout.readline().split()[4]
+        _, body = asked(url)
         assert "There is no run in run" in body.decode()  # it has not begun
         leave(str(tmp_path / "run"))
-        page = Page(asked(port)[1].decode())
+        page = Page(asked(url)[1].decode())
         assert "dqn on CartPole-v1" in page.texts
         assert {"http-equiv": "refresh", "content": "5"} in page.named("meta")
         (tmp_path / "run" / "metrics.jsonl").write_text("?\n")
-        assert "is damaged" in asked(port)[1].decode()
+        assert "is damaged" in asked(url)[1].decode()
         process.send_signal(signal.SIGINT)
         _, err = process.communicate()
     assert (process.returncode, err) == (130, "ding-lite report: interrupted\n")

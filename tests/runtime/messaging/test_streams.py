@@ -371,6 +371,18 @@ def test_arrays_are_withdrawn_by_their_numbers() -> None:
     assert receiver.num_waiting == 0
 
 
+def test_a_million_withdrawn_numbers_are_read_once_and_not_for_each_item() -> None:
+    class Unsearchable(list[int]):
+        def __contains__(self, _: object) -> bool:
+            raise AssertionError
+
+    receiver = Receiver(ManualClock()).streams
+    for number in (1, 2, 3):
+        receiver.arrive(0, 1, "work", number, 1, None)
+    receiver.withdraw(0, 1, Unsearchable([2, 3]))
+    assert receiver.num_waiting == 1
+
+
 def test_items_of_two_lives_of_a_sender_are_different_items() -> None:
     receiver = Receiver(ManualClock()).streams
     for incarnation in (1, 2):
