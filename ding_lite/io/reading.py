@@ -34,6 +34,15 @@ def read_file(
         return file.read(size)
 
 
+def read_end(path: str | os.PathLike[str], *, most: int) -> tuple[bytes, bool]:
+    """Read the last `most` bytes of a regular file; return also whether they are all of it."""
+    fd = open_file(path)
+    with open(fd, "rb") as file:
+        size = os.fstat(fd).st_size
+        file.seek(max(0, size - most))
+        return file.read(min(size, most)), size <= most
+
+
 def open_file(
     path: str | os.PathLike[str], *, folder: int | None = None, follow: bool = True
 ) -> int:

@@ -43,6 +43,8 @@ _BELOW = {"loss": "loss", "steps_per_s": "env steps a second", "memory_mb": "mem
 _STAGES_SHOWN, _OF_EVALUATIONS = 4, ("evaluate", "verdict")
 _FEW = 200
 """Maximum number of points of a small curve; more points are averaged."""
+_MOST = 16_384
+"""Maximum number of points in memory: each episode of a long run would add some."""
 
 
 def curve(
@@ -78,24 +80,37 @@ def curve(
 
 
 class _Series:
-    """One metric over env steps, as pairs of doubles."""
+    """One metric over env steps, as pairs of doubles.
+
+    Of a long series every second point is dropped, again and again; the newest is always there.
+    """
 
     def __init__(self) -> None:
         self._x, self._y = array("d"), array("d")
+        self._period, self._count = 1, 0
 
     def __len__(self) -> int:
         return len(self._x)
 
     def add(self, x: float, y: float) -> None:
-        self._x.append(x)
-        self._y.append(y)
+        if self._count % self._period:
+            self._x[-1], self._y[-1] = x, y
+        else:
+            if len(self._x) >= _MOST:
+                self._x, self._y, self._period = self._x[::2], self._y[::2], 2 * self._period
+            self._x.append(x)
+            self._y.append(y)
+        self._count += 1
 
-    def state(self) -> dict[str, FloatArray]:
-        return {"x": np.array(self._x), "y": np.array(self._y)}
+    def state(self) -> dict[str, Any]:
+        count = {"period": self._period, "count": self._count}
+        return {"x": np.array(self._x), "y": np.array(self._y), **count}
 
-    def load(self, state: Mapping[str, FloatArray]) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:
         self._x = array("d", state["x"].tobytes())
         self._y = array("d", state["y"].tobytes())
+        self._period = state.get("period", 1)
+        self._count = state.get("count", len(self._x))
 
     def points(self, at_most: int | None = None) -> tuple[FloatArray, FloatArray]:
         """Copy the points, or `at_most` of them at regular intervals."""

@@ -20,6 +20,8 @@ from ding_lite.runtime.middleware import Middleware
 
 logger = logging.getLogger(__name__)
 
+_LONGEST_ROW = 1 << 20
+
 
 def jsonl(
     path: str | os.PathLike[str],
@@ -115,13 +117,15 @@ def file_path(path: str | os.PathLike[str]) -> Path:
 def _cut(path: Path, size: int) -> None:
     """Remove rows that are newer than a checkpoint, and an incomplete last line."""
     with path.open("r+b") as file:
-        content = file.read(size)
-        if len(content) < size:
+        there = file.seek(0, os.SEEK_END)
+        if there < size:
             logger.warning(
                 "%s has %d bytes, and had %d when the checkpoint was saved; the rows that are "
                 "missing cannot be made again",
                 path,
-                len(content),
+                there,
                 size,
             )
-        file.truncate(content.rfind(b"\n") + 1)
+        end = min(size, there)
+        begin = file.seek(max(0, end - _LONGEST_ROW))  # the file may be larger than the memory
+        file.truncate(begin + file.read(end - begin).rfind(b"\n") + 1)

@@ -18,7 +18,7 @@ import numpy as np
 
 from ding_lite.errors import ConfigError, did_you_mean, printable
 from ding_lite.io.files import by_number, named
-from ding_lite.io.reading import parse_json, read_file
+from ding_lite.io.reading import parse_json, read_end, read_file
 from ding_lite.middleware.env_step_budget import spent
 from ding_lite.middleware.report.report import OPTIONS
 from ding_lite.recipes.runs.directory import CONFIG, METRICS, read_description, saved_description
@@ -27,6 +27,8 @@ from ding_lite.rl.envs.naming import short_name
 
 GRID_POINTS = 400
 _MOST_BYTES = 1 << 30
+_END_BYTES = 1 << 20
+"""The end of a metrics file that is read for its last row: in a day a run may write 1 GB."""
 _OF_RUNS = (CONFIG, METRICS)
 """Files of a run, of which one at least is there."""
 _ONLY_OF_ONE = {"seed", "smoke", "target", "max_env_steps"}
@@ -242,23 +244,31 @@ def _no_run(name: str) -> str:
     )
 
 
-def read_rows(file: Path) -> list[dict[str, Any]]:
-    """Read all rows of a metrics file; an incomplete last line of a killed run is ignored."""
-    rows = []
+def read_rows(file: Path, *, end_bytes: int | None = None) -> list[dict[str, Any]]:
+    """Read all rows of a metrics file, or those in its last `end_bytes`.
+
+    An incomplete last line of a killed run is ignored.
+    """
+    rows, is_all = [], True
     try:
-        lines = read_file(file, most=_MOST_BYTES).split(b"\n")
+        if end_bytes is None:
+            content = read_file(file, most=_MOST_BYTES)
+        else:
+            content, is_all = read_end(file, most=end_bytes)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise ConfigError(
             f"{file} cannot be read: {error.strerror}. The rows of a run were expected."
         ) from error
-    for number, line in enumerate(lines[:-1], start=1):
+    lines = content.split(b"\n")[not is_all : -1]
+    for number, line in enumerate(lines, start=1):
         row = _row(line)
         if row is None:
+            of = f"{len(lines)}" if is_all else f"the last {len(lines)}"
             raise ConfigError(
-                f"{file} is damaged: line {number} of {len(lines) - 1} is no row of metrics. "
-                f"Take that line out."
+                f"{file} is damaged: line {number} of {of} is no row of metrics. Take that line "
+                f"out."
             )
         rows.append(row)
     return rows
@@ -288,5 +298,5 @@ def reaches(row: Mapping[str, Any], target: float | None) -> bool:
 
 def last_row(file: Path) -> dict[str, Any]:
     """Read the last row of a metrics file; empty if there is none."""
-    rows = read_rows(file)
+    rows = read_rows(file, end_bytes=_END_BYTES)
     return rows[-1] if rows else {}

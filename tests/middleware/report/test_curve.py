@@ -105,6 +105,20 @@ def test_a_small_curve_of_many_points_shows_their_means() -> None:
     assert [len(z) for z in series.means(at_most=300)] == [300, 300]
 
 
+def test_a_long_curve_keeps_regular_points_and_the_newest() -> None:
+    series = report_curve._Series()
+    for step in range(100_001):
+        series.add(step, -step)
+        if step == 60_000:
+            half, series = series.state(), report_curve._Series()
+            series.load(half)
+    x, y = series.points()
+    assert (x[0], x[-1]) == (0, 100_000)
+    assert 5_000 < len(x) < 20_000
+    assert (x[1:] - x[:-1]).max() < 20
+    assert y.tolist() == (-x).tolist()
+
+
 def test_a_loss_on_a_device_is_not_waited_for_in_every_step(tmp_path: Path) -> None:
     class Loss:
         asked = 0

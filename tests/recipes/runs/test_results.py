@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 
 from ding_lite.errors import ConfigError
-from ding_lite.recipes.runs.results import find_results, group_results, spread_of, title_of
+from ding_lite.recipes.runs.results import (
+    find_results,
+    group_results,
+    last_row,
+    spread_of,
+    title_of,
+)
 
 
 def leave(
@@ -124,6 +130,15 @@ def test_half_a_row_is_none() -> None:
     with Path("a/metrics.jsonl").open("a") as file:
         file.write('{"env_step": 50')
     assert len(find_results(["a"])[0].rows) == 4
+
+
+def test_the_last_row_of_a_file_of_two_gigabytes_is_found() -> None:
+    leave("a")
+    file = Path("a/metrics.jsonl")
+    os.truncate(file, 2 << 30)  # without taking the room
+    with file.open("a") as rows:
+        rows.write('\n{"env_step": 50}\n{"env_step":')
+    assert last_row(file) == {"env_step": 50}
 
 
 def test_an_evaluation_counts_once_and_when_it_was() -> None:

@@ -1,3 +1,5 @@
+import ctypes
+import gc
 import os
 from collections import deque
 from collections.abc import Callable
@@ -374,3 +376,15 @@ def test_an_array_larger_than_memory_is_refused_before_allocation(
     assert load_checkpoint(tmp_path, only=["x"]).state["x"].shape == (1 << 20,)
     with pytest.raises(CheckpointError, match="8,388,608 bytes, and there is memory for 4,194,304"):
         load_checkpoint(tmp_path)
+
+
+def test_arrays_that_grow_from_save_to_save_leave_nothing_in_memory(tmp_path: Path) -> None:
+    def num_array_types() -> int:
+        gc.collect()
+        return sum(isinstance(kept, type(ctypes.c_ubyte * 1)) for kept in gc.get_objects())
+
+    save_checkpoint(tmp_path, {"returns": np.zeros(2_000)})
+    before = num_array_types()
+    for size in range(2_001, 2_009):
+        save_checkpoint(tmp_path, {"returns": np.zeros(size), "flags": torch.ones(size) > 0})
+    assert num_array_types() == before
