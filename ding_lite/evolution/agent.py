@@ -221,15 +221,19 @@ class Agent:
             seed: Seed of the copy's random numbers, which would otherwise equal its parent's.
         """
         policy = parent.policy.clone()
-        state = policy.state_dict()
-        if isinstance(policy, OpenPolicy):
-            policy.reseed(seed)
-        elif "rng" in state:
-            policy.load_state_dict({**state, "rng": rng_state(make_rng(seed, "offspring"))})
         self.evaluations = list(parent.evaluations)
         self.learn_every = parent.learn_every
         self._steps_not_learned_from = parent._steps_not_learned_from
         self.replace_policy(policy)
+        self.reseed(seed)
+
+    def reseed(self, seed: int) -> None:
+        """Continue with the random numbers of another seed, if its policy draws any."""
+        if isinstance(self.policy, OpenPolicy):
+            self.policy.reseed(seed)
+        elif "rng" in (state := self.policy.state_dict()):
+            rng = rng_state(make_rng(seed, "offspring"))
+            self.policy.load_state_dict({**state, "rng": rng})
 
     def replace_policy(self, policy: Policy) -> None:
         """Replace its policy."""

@@ -42,6 +42,7 @@ def test_two_processes_are_one_population(ranks: Ranks) -> None:
     names = [
         *("gather", "gather many", "mean", "broadcast", "seeds", "astray", "differs"),
         *("replay", "differs at first", "broken", "explore apart"),
+        "explore apart by PyTorch",
     ]
     for name in names:
         for rank in "01":

@@ -9,7 +9,7 @@ from ding_lite.distributed import Processes
 from ding_lite.distributed.accelerate import digest_of
 from ding_lite.errors import MiddlewareError, NonFiniteError
 from ding_lite.evolution import Mutation, Population, Search, Tournament, integer, log_uniform
-from ding_lite.rl import DQN, ReplayBuffer, make_envs
+from ding_lite.rl import DQN, R2D2, ReplayBuffer, make_envs
 from tests.evolution.conftest import some_transitions
 from tests.programs.given import say
 
@@ -105,3 +105,13 @@ rests = [agent.rests for agent in population]
 check("broken", rests == [True, False, False] and digest_of(population[0].weights()) == before)
 words = [agent.policy.state_dict()["rng"].tolist() for agent in population]
 check("explore apart", len({*processes.gather("rngs", [float(sum(map(sum, words)))])[:, 0]}) == 2)
+
+# Agents with a generator of PyTorch's, a second run of which finds them the same still.
+recurrent = Population.of(R2D2, envs.spec, Search(), size=2, config={"hidden": (8,)})
+for _ in range(2):
+    with Task() as task:
+        task.use(mw.average_agents(recurrent, processes))
+        task.run(max_step=1)
+generators = [agent.policy.state_dict()["rng"]["generator"] for agent in recurrent]
+drawn = processes.gather("generators", [float(state.sum()) for state in generators])
+check("explore apart by PyTorch", len({*drawn.ravel()}) == 4)

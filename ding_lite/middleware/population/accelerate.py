@@ -17,7 +17,7 @@ from ding_lite.evolution.population import Population
 from ding_lite.middleware.checks import Period, check_has, for_all_envs
 from ding_lite.middleware.population.evaluate import EvaluatePopulation
 from ding_lite.rl.evaluation import play
-from ding_lite.rl.seeding import make_rng, rng_state, spawn_seeds
+from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 
@@ -182,10 +182,11 @@ def share_generation(population: Population, processes: Processes, *, every: int
 
 
 def _check_same(population: Population, processes: Processes) -> None:
-    generation, agents = population.generation, population.state_dict()["agents"]
+    agents = [agent.clone() for agent in population]
     for agent in agents:
-        agent["policy"] = {name: part for name, part in agent["policy"].items() if name != "rng"}
-    same = {"agents": agents, "generation": generation}
+        agent.reseed(0)  # processes draw different random numbers
+    generation, states = population.generation, [agent.state_dict() for agent in agents]
+    same = {"agents": states, "generation": generation}
     processes.check_same("population", same, generation=generation)
 
 
@@ -193,8 +194,5 @@ def _explore_apart(population: Population, processes: Processes) -> None:
     if processes.is_main:
         return
     for agent in population:
-        state = agent.policy.state_dict()
-        if "rng" in state:
-            [seed] = spawn_seeds(population.generation, f"agent {agent.birth.id}", count=1)
-            rng = rng_state(make_rng(processes.seed(seed), "exploration"))
-            agent.policy.load_state_dict({**state, "rng": rng})
+        [seed] = spawn_seeds(population.generation, f"agent {agent.birth.id}", count=1)
+        agent.reseed(processes.seed(seed))

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import UnionType
 from typing import Any
@@ -168,6 +169,9 @@ class Lock:
             pass
 
     def release(self) -> None:
+        """Release the lock, also if a process forked meanwhile has the descriptor too."""
+        with suppress(OSError):
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         os.close(self._descriptor)
 
 

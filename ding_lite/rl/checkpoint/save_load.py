@@ -78,6 +78,8 @@ def save_checkpoint(
     rows = ArrayWriter(path, _write_atomically)
     old_tensors = set(path.glob("tensors-*.safetensors"))
     old_files = files_in(path) | old_tensors | set(path.glob("*.tmp"))
+    newest = max((int(path.stem.rpartition("-")[2]) for path in old_tensors), default=0)
+    tensors_file = path / f"tensors-{newest + 1:08d}.safetensors"
     encoded = b""
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -85,10 +87,8 @@ def save_checkpoint(
         plain_state = tree.plain(state, "state")
         plain_meta = tree.plain(dict(meta or {}), "meta")
         payload = _file_of(tree.tensors)
-        newest = max((int(path.stem.rpartition("-")[2]) for path in old_tensors), default=0)
-        tensors_file = f"tensors-{newest + 1:08d}.safetensors"
         body = msgspec.json.encode(
-            ManifestBody(plain_state, plain_meta, tensors_file, zlib.crc32(payload))
+            ManifestBody(plain_state, plain_meta, tensors_file.name, zlib.crc32(payload))
         )
         manifest = Manifest(FORMAT_VERSION, zlib.crc32(body), msgspec.Raw(body))
         encoded = msgspec.json.encode(manifest)
@@ -97,12 +97,12 @@ def save_checkpoint(
                 f"The plain values of the checkpoint take {len(encoded):,} bytes; at most "
                 f"{MANIFEST_BYTES:,} are read again. Save long lists of numbers as arrays."
             )
-        _write_atomically(path / tensors_file, payload)
+        _write_atomically(tensors_file, payload)
         _write_atomically(path / MANIFEST, encoded)
     except BaseException as error:
         remove(path.glob("*.tmp"))  # a partial file would keep a full disk full
         if not _holds(path / MANIFEST, encoded):
-            remove(rows.written)
+            remove([*rows.written, tensors_file])
         if isinstance(error, CheckpointError) or not isinstance(error, OSError):
             raise
         raise SaveError(
@@ -110,7 +110,7 @@ def save_checkpoint(
             f"there before is still whole."
         ) from error
 
-    remove_unused(path, old_files - rows.used, {*rows.used, path / tensors_file})
+    remove_unused(path, old_files - rows.used, {*rows.used, tensors_file})
     return path / MANIFEST
 
 

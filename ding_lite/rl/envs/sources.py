@@ -206,16 +206,7 @@ class NativeVector:
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, seed: int, spec: EnvSpec) -> None:
-        metadata = getattr(env, "metadata", None)
-        mode = metadata.get("autoreset_mode") if isinstance(metadata, dict) else None
-        if mode not in set(AutoresetMode):
-            raise ConfigError(
-                f"The vector form of {spec.env_id} has the autoreset mode {mode}; one of "
-                f"gymnasium's was expected, as `metadata` tells them: "
-                f'{{"autoreset_mode": AutoresetMode.DISABLED}}.'
-            )
         self._env = env
-        self._tells_last = mode == AutoresetMode.SAME_STEP
         self._seed: int | None = seed
         self._name = f"The vector form of {spec.env_id}"
         self._form = Form(spec)
@@ -227,8 +218,14 @@ class NativeVector:
         self._told: list[tuple[int, Any, NumpyArray]] = []
         """The newest `final_obs` by environment, as they are and as frames."""
         self._has_ended = False
-        if mode == AutoresetMode.NEXT_STEP and env.num_envs > 1:
-            self._check_mask()
+        try:
+            mode = self._autoreset_mode()
+            self._tells_last = mode == AutoresetMode.SAME_STEP
+            if mode == AutoresetMode.NEXT_STEP and env.num_envs > 1:
+                self._check_mask()
+        except BaseException:
+            self.close()
+            raise
 
     def reset(self) -> NumpyArray:
         raw, info = self._reset(seed=self._seed)
@@ -308,6 +305,16 @@ class NativeVector:
         with raising_env_errors(self._name, "reset"):
             answer = self._env.reset(**how)
         return obs_and_info(self._name, answer)
+
+    def _autoreset_mode(self) -> AutoresetMode:
+        metadata = getattr(self._env, "metadata", None)
+        mode = metadata.get("autoreset_mode") if isinstance(metadata, dict) else None
+        if mode not in set(AutoresetMode):
+            raise ConfigError(
+                f"{self._name} has the autoreset mode {mode}; one of gymnasium's was expected, as "
+                f'`metadata` tells them: {{"autoreset_mode": AutoresetMode.DISABLED}}.'
+            )
+        return AutoresetMode(mode)
 
     def _check_mask(self) -> None:
         """Raise for an environment that resets all its members when `reset_mask` names one."""

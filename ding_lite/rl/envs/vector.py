@@ -101,7 +101,6 @@ class Envs:
 
         self._make_source = make_source
         self._may_change = may_change
-        self._source = make_source(mode)
         self._obs: NumpyArray | None = None
         self._is_halfway = False
         """Whether an error ended a step, so that only some of the environments may have stepped."""
@@ -121,6 +120,7 @@ class Envs:
             self._num_choices = np.full(self._actions_shape, choice_sizes(spec), np.uint64)
         (own_seed,) = spawn_seeds(seed, "random actions", count=1)
         self._random = RandomActions(spec, num_envs, seed=own_seed)
+        self._source = make_source(mode)  # last, as it may start processes
 
     @property
     def obs(self) -> NumpyArray:

@@ -37,16 +37,25 @@ class SavedNetwork(Protocol):
 
 
 class FlatWeights:
-    """Named tensors that are views into one contiguous float32 tensor, in the order of `shapes`."""
+    """Named tensors that are views into one contiguous float32 tensor, in the order of `shapes`.
+
+    The tensor is `flat` if it is given, else a new one of zeros.
+    """
 
     def __init__(
-        self, shapes: Mapping[str, Sequence[int]], *, device: str | torch.device = "cpu"
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        *,
+        device: str | torch.device = "cpu",
+        flat: Tensor | None = None,
     ) -> None:
         self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
-        size = sum(math.prod(shape) for shape in self.shapes.values())
-        if size >= _LARGE and torch.device(device).type == "cpu":
-            _check_fits(size, self.shapes)
-        self.flat = torch.zeros(size, device=device)
+        if flat is None:
+            size = sum(map(math.prod, self.shapes.values()))
+            if size >= _LARGE and torch.device(device).type == "cpu":
+                _check_fits(size, self.shapes)
+            flat = torch.zeros(size, device=device)
+        self.flat = flat
         """All numbers, [P]. Change them in place; never bind another tensor to this name."""
         self._views = self._views_of(self.flat)
 
@@ -76,16 +85,13 @@ class FlatWeights:
                 f"The tensors that begin with {prefix!r} do not lie side by side, or there are "
                 f"none; the order is: {', '.join(names)}."
             )
-        part = FlatWeights(
-            {
-                name.removeprefix(prefix): self.shapes[name]
-                for name in names[chosen[0] : chosen[-1] + 1]
-            }
-        )
+        of_part = {names[index]: self.shapes[names[index]] for index in chosen}
         start = self[names[chosen[0]]].storage_offset() - self.flat.storage_offset()
-        part.flat = self.flat[start : start + part.flat.numel()]
-        part._views = part._views_of(part.flat)
-        return part
+        size = sum(map(math.prod, of_part.values()))
+        return FlatWeights(
+            {name.removeprefix(prefix): shape for name, shape in of_part.items()},
+            flat=self.flat[start : start + size],
+        )
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copy all tensors to the CPU, by a single copy of their shared memory."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,6 +18,7 @@ from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, NodeFailed
 from ding_lite.middleware.report import curve as report_curve
 from ding_lite.recipes import Options, Run
+from ding_lite.recipes.runs.directory import Lock
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.vector import make_envs
@@ -201,6 +203,16 @@ def test_another_process_is_kept_out_of_a_run_that_is_under_way(tmp_path: Path) 
         Run("mine", options(out=out, resume=True)).__enter__()
     with Run("mine", options(out=out, resume=True)):
         pass
+
+
+def test_a_run_that_has_ended_can_go_on_while_a_process_that_it_forked_lives(
+    tmp_path: Path,
+) -> None:
+    lock = Lock(tmp_path)
+    of_the_fork = os.dup(lock._descriptor)
+    lock.release()
+    Lock(tmp_path).release()
+    os.close(of_the_fork)
 
 
 # -- going on --------------------------------------------------------------------------------

@@ -493,7 +493,9 @@ def test_a_vector_that_fits_its_space_is_played():
         ({"fault": {"truncated": ["no"] * 2}}, EnvError, "gave `truncated` .* dtype <U2"),
     ],
 )
-def test_a_vector_with_answers_of_another_kind_is_refused(change, error, told):
-    kind = type("Odd", (Together,), change)
+def test_a_vector_with_answers_of_another_kind_is_refused_and_closed(change, error, told):
+    closed = []
+    kind = type("Odd", (Together,), {**change, "close": lambda self, **_: closed.append(self)})
     with pytest.raises(error, match=f"The vector form of Odd .*{told}"), make_envs(kind, 2) as envs:
         envs.step(np.zeros(2, np.int64))
+    assert len(closed) == 1
