@@ -25,7 +25,7 @@ def sequence_targets(
     (Sutton and Barto 2018, section 7.1).
 
     `value_BT1` has the value of each observation and of the last one. Where `mask_BT` is false no
-    step exists, and the target is arbitrary.
+    step exists, and the target is arbitrary, but finite.
     """
     size, num_steps = reward_BT.shape
     time_T = torch.arange(num_steps, device=reward_BT.device)
@@ -37,7 +37,8 @@ def sequence_targets(
         index_T = (time_T + ahead).clamp(max=num_steps - 1)
         goal_BT = goal_BT + gamma**ahead * reward_BT[:, index_T] * is_part_BT
     has_ended_BT = terminated_BT.gather(1, (end_BT - 1).expand(size, -1))
-    bootstrap_BT = value_BT1.gather(1, end_BT) * gamma ** (end_BT - time_T)
+    # Behind the sequence the exponent would be negative, and a power of a small gamma infinite.
+    bootstrap_BT = value_BT1.gather(1, end_BT) * gamma ** (end_BT - time_T).clamp(min=0)
     return goal_BT + bootstrap_BT * ~has_ended_BT
 
 

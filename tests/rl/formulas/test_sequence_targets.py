@@ -7,21 +7,23 @@ from ding_lite.rl.formulas.sequence_targets import rescaled, sequence_targets, u
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("n_step", [1, 3, 20])
-def test_targets_are_sums_within_the_sequence(seed, n_step):
+@pytest.mark.parametrize("gamma", [0.0, 0.9, 1.0])
+def test_targets_are_sums_within_the_sequence(seed, n_step, gamma):
     rng = np.random.default_rng(seed)
     reward, value = rng.normal(size=(4, 7)), rng.normal(size=(4, 8))
     length = rng.integers(1, 8, size=4)
     mask = np.arange(7) < length[:, None]
     terminated = (np.arange(7) == length[:, None] - 1) & (rng.random((4, 1)) < 0.5)
     found = sequence_targets(
-        *map(torch.from_numpy, (reward * mask, terminated, mask, value)), gamma=0.9, n_step=n_step
+        *map(torch.from_numpy, (reward * mask, terminated, mask, value)), gamma=gamma, n_step=n_step
     )
+    assert found.isfinite().all()  # of steps that do not exist, too: a mask multiplies them by 0
     for row in range(4):
         for time in range(length[row]):
             end = min(time + n_step, length[row])
-            goal = sum(0.9 ** (k - time) * reward[row, k] for k in range(time, end))
+            goal = sum(gamma ** (k - time) * reward[row, k] for k in range(time, end))
             if not terminated[row, end - 1]:
-                goal += 0.9 ** (end - time) * value[row, end]
+                goal += gamma ** (end - time) * value[row, end]
             assert float(found[row, time]) == pytest.approx(goal, abs=1e-6)
 
 
