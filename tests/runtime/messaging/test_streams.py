@@ -258,7 +258,7 @@ def test_an_item_that_no_other_node_could_take_goes_back_to_its_first_receiver()
     assert (job.nodes[1].taken, job.nodes[2].taken) == ([0], [])
 
 
-def test_an_item_whose_time_is_up_during_a_search_is_sent_again_by_the_next_one() -> None:
+def test_an_item_that_times_out_during_a_search_is_sent_again_by_the_next_one() -> None:
     class Passing(ManualClock):
         def now(self) -> float:
             self.advance(1.0)
