@@ -195,11 +195,11 @@ def test_no_process_outlives_the_program(ending, code, fork_learner):
         wait_until_gone(*pids)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_all_processes_ends_the_program_and_not_its_environments(fork_learner, signum):
     ending = """
     asked = []
-    for signum in (signal.SIGINT, signal.SIGTERM):
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, lambda signum, _: asked.append(signum))
     say("playing")
     while not asked:
