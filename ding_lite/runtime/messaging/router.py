@@ -22,16 +22,22 @@ _CURRENT: ContextVar[Router | None] = ContextVar("ding_lite_router", default=Non
 _ANSWERS: ContextVar[bool] = ContextVar("ding_lite_answers", default=False)
 
 
-_IN_PROCESS: list[Router] = []
-"""The routers of the nodes that run in this process; threads of a node use a single one."""
+class _Process:
+    """The routers of the nodes that run in this process; threads of a node use a single one."""
+
+    def __init__(self) -> None:
+        self.routers: list[Router] = []
+
+
+_PROCESS = _Process()
 
 
 def current_router() -> Router:
     """Return this node's router; a `LocalRouter` if no job was launched."""
     if (router := _CURRENT.get()) is not None:
         return router
-    if len(_IN_PROCESS) == 1:
-        return _IN_PROCESS[0]
+    if len(_PROCESS.routers) == 1:
+        return _PROCESS.routers[0]
     router = LocalRouter()
     _CURRENT.set(router)
     return router
@@ -66,19 +72,19 @@ def answering(router: Router) -> Iterator[None]:
 @contextmanager
 def use_router_in_process(router: Router) -> Iterator[Router]:
     """Make a router the current one, in this thread and those that have none of their own."""
-    _IN_PROCESS.append(router)
+    _PROCESS.routers.append(router)
     try:
         with use_router(router):
             yield router
     finally:
-        if router in _IN_PROCESS:  # else this is a child that was forked meanwhile
-            _IN_PROCESS.remove(router)
+        if router in _PROCESS.routers:  # else this is a child that was forked meanwhile
+            _PROCESS.routers.remove(router)
 
 
 def _forget_in_child() -> None:
     """Make a process that a node has forked a single node, as a spawned one is."""
     if not isinstance(_CURRENT.get(), LocalRouter):
-        _IN_PROCESS.clear()
+        _PROCESS.routers.clear()
         _CURRENT.set(None)
 
 
