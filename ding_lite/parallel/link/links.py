@@ -45,7 +45,7 @@ PLACE_GIVEN_UP = (
 
 @dataclass(frozen=True, kw_only=True)
 class LinkCallbacks:
-    """What the links of a node call, on the thread that reads messages."""
+    """The functions that links call on the thread that reads messages."""
 
     on_arrival: Callable[[int, Arrival], None]
     """Takes what a peer has sent."""
