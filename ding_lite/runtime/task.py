@@ -6,7 +6,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from operator import attrgetter
 from typing import Any, Self
@@ -525,19 +525,18 @@ class Task:
                 self._close_all(error)
 
     def _close_all(self, error: BaseException | None) -> None:
-        try:
+        timeout = 1.0 if isinstance(error, KeyboardInterrupt) else None
+        with ExitStack() as stack:  # from the last line to the first, whatever raises
+            stack.callback(self._latch.step.reset)
+            for executor in (self._executor, *self._of_compositions):
+                stack.callback(executor.close, timeout)
+            stack.callback(self._messages.unsubscribe)
+            stack.callback(self._resources.leave, error)
             if error is not None:
                 self._latch.step.cancel(self)  # middleware started by `forward` may wait
                 self._pipeline.abandon(error)
             else:
                 self._pipeline.leave()
-        finally:
-            self._resources.leave(error)
-            self._messages.unsubscribe()
-            timeout = 1.0 if isinstance(error, KeyboardInterrupt) else None
-            for executor in (self._executor, *self._of_compositions):
-                executor.close(timeout)
-            self._latch.step.reset()
 
     def _place(self) -> str:
         return f"node {self._router.node_id}, labels: {', '.join(sorted(self._labels))}"
