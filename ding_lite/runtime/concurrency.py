@@ -113,20 +113,16 @@ class LoopThread:
             return self._loop
 
     def close(self, timeout: float | None = None) -> None:
-        """Cancel and await all running coroutines, and end the thread."""
-        if self._loop is None or self._thread is None:
-            return
-        loop, thread = self._loop, self._thread
-        self._loop = self._thread = None
-        try:
-            asyncio.run_coroutine_threadsafe(_end_all(), loop).result(timeout)
-        finally:
-            loop.call_soon_threadsafe(loop.stop)
+        """Cancel all running coroutines, and wait for them and the thread to end."""
+        thread = self._thread
+        self.release()
+        if thread is not None:
             thread.join(timeout)
 
     def release(self) -> None:
         """Cancel all running coroutines, and let the thread end after them."""
-        if (loop := self._loop) is not None:
+        loop, self._loop, self._thread = self._loop, None, None
+        if loop is not None:
             ended = asyncio.run_coroutine_threadsafe(_end_all(), loop)
             ended.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
 

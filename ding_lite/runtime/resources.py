@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from ding_lite.runtime.middleware import name_of, refuse_silent_exit
@@ -21,14 +22,20 @@ class Resources:
         for resource in resources:
             if id(resource) not in self._entered:
                 with _refused_exit(f"`__enter__` of `{name_of(resource)}`"):
-                    self._stack.enter_context(resource)
+                    resource.__enter__()
+                self._stack.push(partial(_exit, resource))
                 self._entered[id(resource)] = resource
 
     def leave(self, error: BaseException | None) -> None:
-        """Leave all resources; they see the exception of the run, but cannot suppress it."""
+        """Leave all resources; they see the exception of the run or of another resource."""
         stack, self._stack, self._entered = self._stack, ExitStack(), {}
         with _refused_exit("`__exit__` of a middleware"):
             stack.__exit__(type(error) if error else None, error, None)
+
+
+def _exit(resource: AbstractContextManager[Any], *raised: Any) -> None:
+    """Leave a resource, which cannot suppress an exception: whatever it returns is dropped."""
+    resource.__exit__(*raised)
 
 
 @contextmanager

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from operator import attrgetter
 from typing import Any, Self
@@ -103,10 +104,10 @@ class Task:
         self._latch = latch_of(first)
         self._executor = Executor(int(n_async_workers), self._latch.step)
         self._of_compositions: WeakSet[Executor] = WeakSet()
-        self._messages = Messages(self._router, self._latch, lambda: self._pipeline.ctx, clock)
         self._is_helper = is_helper_thread()
-        if self._is_helper:
-            self._messages.is_aside = self._is_aside
+        self._messages = Messages(
+            self._router, self._latch, lambda: self._pipeline.ctx, self._is_aside, clock
+        )
         self._pipeline = Pipeline(first, self._executor, self._messages, self._place)
         self._resources = Resources()
         self._entered = False
@@ -234,27 +235,31 @@ class Task:
         if self._ended:  # the previous run has set the latch, not the end of the job
             self._latch.rearm()
         self._latch.step.reset()
-
         limit_torch_threads()
+        with self._as_running(), interruptible(self._end_by, clock=self._clock) as interruption:
+            self._open()
+            try:
+                self._run_steps(max_step)
+            except EnvError as error:  # no update is half done then
+                if interruption.signum is None:
+                    raise
+                self._is_broken_off = True
+                logger.warning("the step was broken off: %s", error)
+            finally:
+                if self._latch.is_set and self._router.running == [self]:
+                    self._router._inbox.end_run()
+            interruption.raise_if_any()
+            self._messages.check()
+
+    @contextmanager
+    def _as_running(self) -> Iterator[None]:
+        """Make this the task that the thread runs, and close the run after the `with` block."""
         self._running, self._is_broken_off = True, False
         self._messages.ends_job = _RUNS_ON.get() is not self._router
         token = _RUNS_ON.set(self._router)
         self._router.running.append(self)
         try:
-            with interruptible(self._end_by, clock=self._clock) as interruption:
-                self._open()
-                try:
-                    self._run(max_step)
-                except EnvError as error:  # no update is half done then
-                    if interruption.signum is None:
-                        raise
-                    self._is_broken_off = True
-                    logger.warning("the step was broken off: %s", error)
-                finally:
-                    if self._latch.is_set and self._router.running == [self]:
-                        self._router._inbox.end_run()
-                interruption.raise_if_any()
-                self._messages.check()
+            yield
         except BaseException as error:
             self._close_run(error)
             raise
@@ -267,10 +272,12 @@ class Task:
 
     def _is_aside(self) -> bool:
         """Return whether another task is that of the node, as it is no helper or began before."""
+        if not self._is_helper:
+            return False
         running = [*self._router.running]
         return bool(running) and min(running, key=attrgetter("_is_helper")) is not self
 
-    def _run(self, max_step: int | None) -> None:
+    def _run_steps(self, max_step: int | None) -> None:
         if max_step == 0:
             self._latch.end_run()
         if self._latch.is_set:
@@ -518,19 +525,18 @@ class Task:
                 self._close_all(error)
 
     def _close_all(self, error: BaseException | None) -> None:
-        try:
+        timeout = 1.0 if isinstance(error, KeyboardInterrupt) else None
+        with ExitStack() as stack:  # from the last line to the first, whatever raises
+            stack.callback(self._latch.step.reset)
+            for executor in (self._executor, *self._of_compositions):
+                stack.callback(executor.close, timeout)
+            stack.callback(self._messages.unsubscribe)
+            stack.callback(self._resources.leave, error)
             if error is not None:
                 self._latch.step.cancel(self)  # middleware started by `forward` may wait
                 self._pipeline.abandon(error)
             else:
                 self._pipeline.leave()
-        finally:
-            self._resources.leave(error)
-            self._messages.unsubscribe()
-            timeout = 1.0 if isinstance(error, KeyboardInterrupt) else None
-            for executor in (self._executor, *self._of_compositions):
-                executor.close(timeout)
-            self._latch.step.reset()
 
     def _place(self) -> str:
         return f"node {self._router.node_id}, labels: {', '.join(sorted(self._labels))}"

@@ -214,6 +214,24 @@ def test_coroutines_that_functions_return_at_the_same_time_run_on_one_loop() -> 
         assert len(set(loops)) == 1
 
 
+def test_an_interrupt_is_raised_although_a_coroutine_blocks_the_loop() -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    async def block(ctx: Context) -> None:
+        has_begun.set()
+        may_end.wait()
+
+    def interrupt() -> None:
+        with Task(async_mode=True) as task:
+            task.forward(block)
+            has_begun.wait()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupt()
+    may_end.set()
+
+
 def test_a_task_runs_inside_of_a_running_loop() -> None:
     async def notebook() -> int:
         async def coroutine(ctx: Context) -> None:

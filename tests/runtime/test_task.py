@@ -390,6 +390,23 @@ class TestResources:
             assert log == ["+a"]
         assert log == ["+a", "-a"]
 
+    def test_one_that_cannot_close_raises_and_holds_up_nothing_else(self) -> None:
+        log: list[str] = []
+
+        class Broken(Resource):
+            def __exit__(self, *_: object) -> bool:
+                raise OSError("disk full")
+
+        def by_hand() -> None:
+            with Task(async_mode=True) as task:
+                task.use(Resource(log, "a")).use(Broken(log, "b"))
+                task.forward(boom_free).sync()
+
+        with pytest.raises(OSError, match=r"disk full"):
+            by_hand()
+        assert log == ["+a", "+b", "-a:OSError"]
+        assert not [t for t in threading.enumerate() if t.name.startswith("ding_lite")]
+
     def test_parts_of_a_composition_and_what_is_run_by_hand_are_entered_too(self) -> None:
         log: list[str] = []
         with Task() as task:

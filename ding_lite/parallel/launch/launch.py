@@ -166,31 +166,25 @@ class Parallel:
         """
         settings = Settings.from_environ()
         starter = _check_engine(engine or settings.engine or "local", resources)
-        texts = (("address", address, "an IP address"), ("key_file", key_file, "a path"))
         check_all(
             [] if max_retries == math.inf else whole(0, max_retries=max_retries),
             one_of((True, False), auto_recover=auto_recover),
             one_of((True, False, None), elastic=elastic),
-            (
-                f"`{name}` is {value!r}; {expected} was expected"
-                for name, value, expected in texts
-                if not isinstance(value, str | os.PathLike | None)
-            ),
+            _text("an IP address", address=address),
+            _text("a path", key_file=key_file),
         )
         attach_to = several(settings.attach_to if attach_to is None else attach_to)
         place = None if engine or attach_to else placement_of(settings, process_environ())
         elastic = settings.elastic if elastic is None else elastic
         joins = elastic and bool(attach_to) and None in (settings.num_nodes, settings.node_id)
         is_external = place is None and settings.num_nodes is not None and not joins
-        if is_external or joins:  # DING_LITE_PORTS is then the port of this node alone
-            ports = None
-        elif ports is None:
-            of_launcher = None if place is None else place.port
-            first, *others = settings.ports or [of_launcher]
-            ports = settings.ports if others else first  # a single port is the first of a range
         is_here = place is not None or is_external or bool(attach_to)
         is_over_tcp = is_here or elastic or starter == "ray"
         num_nodes = place.num_nodes if place else settings.num_nodes or n_parallel_workers
+        if is_external or joins:  # DING_LITE_PORTS is then the port of this node alone
+            ports = None
+        elif ports is None:
+            ports = _ports_of_environment(settings, place)
         if joins:
             num_nodes, roles = 1, _role_of_joining_node(roles, settings)
             settings = replace(settings, roles=())
@@ -226,6 +220,16 @@ class Parallel:
         if plan.num_nodes > 1:
             return _runner(partial(_run_on_processes, plan, max_retries))
         return _run_as_node(plan, first_elastic_node(plan)) if elastic else _run_alone(plan)
+
+
+def _ports_of_environment(
+    settings: Settings, place: Placement | None
+) -> int | tuple[int, ...] | None:
+    """Return `DING_LITE_PORTS`, or else the port of node 0 that a launcher's job implies."""
+    if not settings.ports:
+        return None if place is None else place.port
+    [first, *others] = settings.ports
+    return settings.ports if others else first  # a single port is the first of a range
 
 
 def _role_of_joining_node(
@@ -345,6 +349,15 @@ def slow_to_import() -> tuple[str, ...]:
 
 
 # -- refusals ------------------------------------------------------------------------------
+
+
+def _text(expected: str, **named: object) -> list[str]:
+    """Return a fault for each value that is neither a text nor a path."""
+    return [
+        f"`{name}` is {value!r}; {expected} was expected"
+        for name, value in named.items()
+        if not isinstance(value, str | os.PathLike | None)
+    ]
 
 
 def _check_processes_fit(num_nodes: int) -> None:

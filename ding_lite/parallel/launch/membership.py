@@ -76,6 +76,7 @@ class ElasticRouter(NodeRouter):
         on_peer: OnPeer = lambda peer, is_there: None,
     ) -> None:
         growth = spec.growth or Growth("star", 1)
+        # Before the base, which calls it as soon as a node connects.
         self._membership: Registry | Roster
         shared, entrance = None, None
         if spec.node_id == HUB:

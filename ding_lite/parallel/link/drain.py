@@ -31,29 +31,33 @@ logger = logging.getLogger(__name__)
 
 
 class Drain:
-    """The wait of a leaving node until its peers have received everything."""
+    """The wait of a leaving node, from now on, until its peers have received everything.
 
-    def __init__(self, spec: NodeSpec, sessions: Mapping[int, Session], clock: Clock) -> None:
+    `ended` has the last incarnation of each peer with an ended process, which receives no more.
+    `has_more` tells of messages that the sessions do not hold yet.
+    """
+
+    def __init__(
+        self,
+        spec: NodeSpec,
+        sessions: Mapping[int, Session],
+        ended: Mapping[int, int],
+        clock: Clock,
+        *,
+        good_bye: bool,
+        linger: float,
+        has_more: Callable[[], bool],
+    ) -> None:
         self._spec = spec
         self._sessions = sessions
+        self._ended = ended
         self._clock = clock
-        self._ended: dict[int, int] = {}
-        self._began_at: float | None = None
-        self._sends_good_bye = False
-        self._linger = spec.linger
-        self._has_more_to_send: Callable[[], bool] = lambda: False
-        self._states: dict[int, tuple[object, float]] = {}
-        self.is_cancelled = False
+        self._began_at = clock.now()
+        self._sends_good_bye = good_bye
+        self._linger = linger
+        self._has_more_to_send = has_more
+        self._states: dict[int, tuple[str, float]] = {}
         self._has_warned = False
-
-    def begin(self, *, good_bye: bool, linger: float, has_more: Callable[[], bool]) -> None:
-        """Begin to wait; `has_more` tells of messages that the sessions do not hold yet."""
-        self._began_at = self._clock.now()
-        self._sends_good_bye, self._linger, self._has_more_to_send = good_bye, linger, has_more
-
-    def note_ended(self, peer: int, incarnation: int) -> None:
-        """Note that a peer's process has ended, up to this incarnation: it receives no more."""
-        self._ended[peer] = max(incarnation, self._ended.get(peer, 0))
 
     @property
     def ready(self) -> Iterator[int]:
@@ -65,8 +69,6 @@ class Drain:
 
     def ends_at(self) -> float:
         """Return the time until which this node may wait; a time in the past if all is done."""
-        if self._began_at is None or self.is_cancelled:
-            return -math.inf
         now = self._clock.now()
         until = max(map(self._until, self._sessions.values()), default=-math.inf)
         until = min(until, self._began_at + MAX_LINGERS * self._linger)
@@ -83,14 +85,14 @@ class Drain:
                 )
         return until
 
-    def report(self) -> None:
+    def report(self, *, was_cancelled: bool) -> None:
         for peer, num_events in self._missing().items():
             logger.warning(
                 "node %d has left, and node %d misses %s: %s",
                 self._spec.node_id,
                 peer,
                 _events(num_events),
-                self._why(peer),
+                self._why(peer, was_cancelled),
             )
 
     def _missing(self) -> dict[int, int]:
@@ -100,10 +102,10 @@ class Drain:
             if session.events.num_unacknowledged and session.peer and not session.has_left
         }
 
-    def _why(self, peer: int) -> str:
+    def _why(self, peer: int, was_cancelled: bool) -> str:
         if self._has_ended(self._sessions[peer]):
             return "its process has ended."
-        if self.is_cancelled:
+        if was_cancelled:
             return "the wait was interrupted."
         silent_s = self._clock.now() - self._sessions[peer].received_at
         return f"its last message came {silent_s:.0f} s ago, and it did not take them in time."
@@ -119,12 +121,12 @@ class Drain:
     def _is_ready(self, session: Session) -> bool:
         if session.events.num_unacknowledged:
             return False
-        is_late = self._clock.now() >= (self._began_at or 0.0) + FLUSH_TIMEOUT_S
+        is_late = self._clock.now() >= self._began_at + FLUSH_TIMEOUT_S
         return is_late or (session.is_flushed and not self._has_more_to_send())
 
     def _until(self, session: Session) -> float:
         """Return the time until which to wait for a peer; a time in the past if it has all."""
-        done, began_at = -math.inf, self._began_at or 0.0
+        done, began_at = -math.inf, self._began_at
         if session.peer is None:
             return done
         if not self._sends_good_bye:

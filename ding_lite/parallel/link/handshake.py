@@ -202,7 +202,8 @@ class Handshake:
 
     def check_refusals(self) -> None:
         """Raise AuthenticationError if a peer refuses this node."""
-        for peer, reason in self._refused_by.items():
+        if self._refused_by:
+            peer, reason = next(iter(self._refused_by.items()))
             raise AuthenticationError(
                 f"Node {peer} has refused {self._spec.name}: {reason} All nodes of a job "
                 f"need the same key, the same number of nodes and the same version of ding_lite."

@@ -45,7 +45,7 @@ PLACE_GIVEN_UP = (
 
 @dataclass(frozen=True, kw_only=True)
 class LinkCallbacks:
-    """Functions that the links of a node call, on the thread that reads messages."""
+    """The functions that links call on the thread that reads messages."""
 
     on_arrival: Callable[[int, Arrival], None]
     """Takes what a peer has sent."""
@@ -104,8 +104,10 @@ class Links:
         self.address: str | None = None
         """The address where peers dial this node; None if they do not."""
 
-        self.drain = Drain(spec, self.sessions, clock)
-        """The wait of `close`."""
+        self.is_drain_cancelled = False
+        """Whether a leaving node is not to wait for its peers."""
+        self._ended: dict[int, int] = {}
+        """The last incarnations of peers with an ended process."""
         self._isolation = Isolation(spec, self.sessions)
         self._handshake = Handshake(spec, self.sessions, transport, self._isolation, clock)
         self._lost: set[int] = set()
@@ -196,27 +198,35 @@ class Links:
             for session in self.sessions.values():
                 session.request_acknowledgement()
             self._isolation.settle()
-            self.drain.begin(good_bye=good_bye, linger=linger, has_more=has_more)
         self.wake()
         with self.lock:
+            drain = Drain(
+                self._spec,
+                self.sessions,
+                self._ended,
+                self._clock,
+                good_bye=good_bye,
+                linger=linger,
+                has_more=has_more,
+            )
             while True:
-                for peer in self.drain.ready:
+                for peer in drain.ready:
                     self._send_good_bye(peer)
-                ends_at = self.drain.ends_at()
-                if ends_at <= self._clock.now():
+                ends_at = drain.ends_at()
+                if self.is_drain_cancelled or ends_at <= self._clock.now():
                     break
                 self._clock.wait(self.changed, ends_at)
-            self.drain.report()
+            drain.report(was_cancelled=self.is_drain_cancelled)
 
     def cancel_drain(self) -> None:
         with self.lock:
-            self.drain.is_cancelled = True
+            self.is_drain_cancelled = True
             self.changed.notify_all()
 
     def note_ended(self, peer: int, incarnation: int) -> None:
         """Note that the process of a peer has ended: `close` stops waiting for that incarnation."""
         with self.lock:
-            self.drain.note_ended(peer, incarnation)
+            self._ended[peer] = max(incarnation, self._ended.get(peer, 0))
             self.changed.notify_all()
 
     def settle(self) -> None:

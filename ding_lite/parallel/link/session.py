@@ -247,12 +247,11 @@ class Session:
             return [self._take_call(envelope), *self._leave_if_complete()]
         if envelope.kind is Kind.CREDIT:
             return [*self.state.take_credit(envelope)]
-        elif envelope.kind is Kind.PING:
-            if self.ack_at < math.inf:
-                self.ack_at = now  # the peer may be waiting for the acknowledgement
-        elif envelope.kind is Kind.BYE:
+        if envelope.kind is Kind.BYE:
             self._calls_at_bye = envelope.seq
             return self._leave_if_complete()
+        if envelope.kind is Kind.PING and self.ack_at < math.inf:
+            self.ack_at = now  # the peer may be waiting for the acknowledgement
         return []
 
     def _take_events(self, envelope: Envelope) -> list[Arrival]:

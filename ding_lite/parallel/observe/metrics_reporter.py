@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 from ding_lite import clock as clock_module
 from ding_lite.clock import Clock
@@ -36,21 +37,31 @@ _WORTH_SHOWING = ("ding_lite.middleware", "ding_lite.testing")
 """Modules of this package with lines worth showing; for others the caller's line is shown."""
 
 
+class Loads(NamedTuple):
+    """The counts of a node's streams and calls."""
+
+    items_sent: int
+    items_waiting: int
+    """Items that wait for the task to take them."""
+    calls_pending: int
+    """Calls that wait for another node's answer."""
+
+
 class Reporter:
-    """Writes a node's metrics once a second; `waiting` returns items sent, items and calls."""
+    """Writes a node's metrics once a second."""
 
     def __init__(
         self,
         spec: NodeSpec,
         links: Links,
         inbox: Inbox,
-        waiting: Callable[[], tuple[int, int, int]],
+        loads: Callable[[], Loads],
         clock: Clock,
     ) -> None:
         self._spec = spec
         self._links = links
         self._inbox = inbox
-        self._waiting = waiting
+        self._loads = loads
         self._clock = clock
         self._throttle = Throttle(logger, clock)
         self._began = clock.now()
@@ -103,12 +114,12 @@ class Reporter:
             )
         progress = self._progress()
         self._remember(progress)
-        items_out, items, calls = self._waiting()
+        loads = self._loads()
         total = Counts(
             **traffic,
             total_step=self._last_step,
             env_step=self._last_env_step,
-            items_out=items_out,
+            items_out=loads.items_sent,
         )
         before, self._before = self._before, (now, total)
         rate = Counts()
@@ -132,8 +143,8 @@ class Reporter:
             total=total,
             per_second=rate,
             inbox=self._inbox.num_waiting + (0 if progress is None else progress.num_waiting),
-            items=items,
-            calls=calls,
+            items=loads.items_waiting,
+            calls=loads.calls_pending,
             rejected=self._links.dropped.count,
             peers=peers,
         )

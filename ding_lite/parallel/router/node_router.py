@@ -25,7 +25,7 @@ from ding_lite.parallel.memory.shared_values import SharedSender, job_of, local_
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.observe.message_trace import MessageTrace
 from ding_lite.parallel.observe.metrics import State
-from ding_lite.parallel.observe.metrics_reporter import Reporter
+from ding_lite.parallel.observe.metrics_reporter import Loads, Reporter
 from ding_lite.parallel.router.calls import Calls, Handler
 from ding_lite.parallel.router.job_view import JobView
 from ding_lite.parallel.router.routing import Routing
@@ -441,5 +441,5 @@ class NodeRouter(JobView):
         session = self.links.sessions.get(peer)
         return 0 if session is None or session.peer is None else session.peer.incarnation
 
-    def _loads(self) -> tuple[int, int, int]:
-        return self._streams.num_sent, self._streams.num_waiting, self._calls.num_pending
+    def _loads(self) -> Loads:
+        return Loads(self._streams.num_sent, self._streams.num_waiting, self._calls.num_pending)

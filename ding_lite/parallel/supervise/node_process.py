@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import spawn
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
+from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -217,10 +218,12 @@ class NodeProcess(ForkProcess):
     def _load(self) -> Work:
         preparation = self._connection.recv()
         self._enter(IMPORTING)
+        # Before the import, which may take long: the launcher waits until all is received.
+        pickled_work, pickled_arguments = (self._connection.recv_bytes() for _ in range(2))
         spawn.prepare(preparation)
         try:
-            work: Work = self._connection.recv()
-            args, kwargs = self._load_arguments()
+            work: Work = ForkingPickler.loads(pickled_work)
+            args, kwargs = self._load_arguments(pickled_arguments)
         except AttributeError as error:
             raise ConfigError(
                 f"Node {self.node_id} has imported the program anew and cannot find `main` in "
@@ -237,9 +240,9 @@ class NodeProcess(ForkProcess):
         self.is_importing = False
         return replace(work, args=args, kwargs=kwargs)
 
-    def _load_arguments(self) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    def _load_arguments(self, pickled: bytes) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         try:
-            args, kwargs = self._connection.recv()
+            args, kwargs = ForkingPickler.loads(pickled)
         except (AttributeError, ImportError):
             raise
         except Exception as error:

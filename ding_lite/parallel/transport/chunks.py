@@ -111,7 +111,7 @@ class Assembler:
     def _make_room(self, owner: int | None) -> None:
         if owner is not None:
             of_owner = [place for place, each in self._partial.items() if each.owner == owner]
-            for place in of_owner[: -(len(Lane) - 1)]:
+            for place in of_owner[: -(len(Lane) - 1)]:  # with the new one, one a lane is left
                 del self._partial[place]
                 self.num_given_up += 1
         while len(self._partial) >= self._max_under_way:

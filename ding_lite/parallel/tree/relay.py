@@ -359,7 +359,7 @@ class Relay(Routing):
             Deadline.after(None, self._clock).wait(
                 self._links.changed,
                 lambda: (
-                    self._links.drain.is_cancelled
+                    self._links.is_drain_cancelled
                     or not sessions[parent].is_open
                     or not any(sessions[k].is_open for k in sessions if k != parent)
                 ),

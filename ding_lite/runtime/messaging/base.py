@@ -255,7 +255,7 @@ class Router(ABC):
         answer = self.ask(node, name, *args, **kwargs)
         answer.add_done_callback(lambda _: self.wake_pump())
         with Wait(self.wake_pump) as wait:
-            self.pump(lambda: answer.done() or wait.is_over, timeout)
+            self.pump(lambda: answer.done() or wait.is_over, deadline.remaining)
         try:
             return deadline.result_of(answer)
         except StepCancelled:

@@ -42,10 +42,18 @@ class Emission(NamedTuple):
 
 
 class Messages:
-    """The messages of one task; it receives messages of other nodes from the router."""
+    """The messages of one task; it receives messages of other nodes from the router.
+
+    `is_aside` returns whether the task runs on a helper thread, beside the task of its node.
+    """
 
     def __init__(
-        self, router: Router, latch: Latch, ctx: Callable[[], Context], clock: Clock
+        self,
+        router: Router,
+        latch: Latch,
+        ctx: Callable[[], Context],
+        is_aside: Callable[[], bool],
+        clock: Clock,
     ) -> None:
         self.parallel_ctx = ParallelContext()
         """For each key, the newest value that any node has put on its ctx."""
@@ -57,6 +65,7 @@ class Messages:
         self.router = router
         self._latch = latch
         self._ctx = ctx
+        self._is_aside = is_aside
         self._clock = clock
         self._listeners: dict[str, list[tuple[Listener, bool]]] = {}
         self._waiting: dict[str, list[list[tuple[Emission, str]]]] = {}
@@ -69,15 +78,13 @@ class Messages:
         self._failure: Exception | None = None
         self.ends_job = True
         """Whether the end of the run ends the job; not so for a run within that of another task."""
-        self.is_aside: Callable[[], bool] = lambda: False
-        """Whether the task runs on a helper thread, beside the task of its node."""
         latch.listen(self._end_job, of_job=True)
         latch.listen(self._announce_end)
         latch.step.listen(self._wake_waits)
         latch.may_leave = lambda: router.may_leave
 
     def _end_job(self) -> None:
-        if self.ends_job and not self.is_aside():
+        if self.ends_job and not self._is_aside():
             self.router.emit(FINISH)  # also without a connected node: lost ones may come back
 
     def subscribe(self) -> None:
@@ -254,7 +261,7 @@ class Messages:
         self._shares.append((tuple(map(plain_key, keys)), patterns))
 
     def publish(self, ctx: Context) -> None:
-        if self.is_aside():
+        if self._is_aside():
             return
         if not self._shares:
             self.router.publish_ctx({k: v for k, v in ctx.items() if k not in LOCAL_KEYS})

@@ -82,7 +82,7 @@ class _QueuedItem(NamedTuple):
 
 
 class _UncertainParcel(NamedTuple):
-    """An item of a lost receiver; only that node knows whether a program has taken it."""
+    """An item with a lost receiver, which alone knows whether a program has taken it."""
 
     deadline: Deadline
     node: int

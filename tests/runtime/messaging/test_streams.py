@@ -258,7 +258,7 @@ def test_an_item_that_no_other_node_could_take_goes_back_to_its_first_receiver()
     assert (job.nodes[1].taken, job.nodes[2].taken) == ([0], [])
 
 
-def test_an_item_that_times_out_during_a_search_is_sent_again_by_the_next_one() -> None:
+def test_an_item_that_expires_during_a_search_is_sent_again_by_the_next_one() -> None:
     class Passing(ManualClock):
         def now(self) -> float:
             self.advance(1.0)
@@ -286,7 +286,7 @@ def test_an_item_that_times_out_during_a_search_is_sent_again_by_the_next_one() 
     reachable = [2]
     for answer in answers:
         answer.set_exception(PeerLost("a broken link"))
-        clock.advance(2.0)  # so that the second time is up behind the first look at both
+        clock.advance(2.0)  # so that the second one expires behind the first look at both
     for _ in range(int(UNCERTAIN_S)):
         sender.resolve_expired()
     assert sent_to == [(1, 1), (1, 2), (2, 1), (2, 2)]
