@@ -28,7 +28,8 @@ MAX_TOPICS = 10_000
 """The most topics of one sender, keys of its ctx included."""
 _UNCHANGING = (type(None), bool, float)
 _LONG_TEXT = 4096
-_KEY_ROOM = 8192
+KEY_ROOM = 8192
+"""The most bytes of a topic, with the labels of its receivers."""
 
 
 class Outbox:
@@ -77,7 +78,7 @@ class Outbox:
         if _may_wait(value):
             return value
         name = f"ctx[{topic[len(CTX) :]!r}]" if topic.startswith(CTX) else topic
-        encoded = encode(value, borrow=True, name=name, room=_KEY_ROOM)
+        encoded = encode(value, borrow=True, name=name, room=KEY_ROOM)
         return self._sender.keep(topic, encoded) if encoded.buffers else encoded
 
     def _check(self, topic: object) -> None:
