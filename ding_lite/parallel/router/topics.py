@@ -199,6 +199,8 @@ def name_of(topic: object) -> str:
 def _fault(topic: str, num_known: int) -> str | None:
     if topic.startswith(CTX) and not is_key(topic[len(CTX) :]):
         return "which cannot be a ctx key"
+    if len(topic) > LONGEST_TOPIC:
+        return f"of {len(topic)} characters; the limit is {LONGEST_TOPIC}"
     if num_known >= MAX_TOPICS:
         return f"and has sent {MAX_TOPICS:,} other topics before, which is the limit"
     return None
