@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from ding_lite.clock import SYSTEM_CLOCK, Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.parallel.network.address import can_be_dialled
 from ding_lite.parallel.network.interfaces import reachable_at
 from ding_lite.parallel.network.topology import ENTRANCES, HUB, Growth, NodeSpec
 from ding_lite.parallel.router.calls import Handler
@@ -275,7 +276,12 @@ class Registry:
     def _record_address(self, peer: int, answer: Future[Any]) -> None:
         if answer.exception() is not None or peer not in self._members:
             return  # it is gone, and sends its address when it is back
-        self._members[peer] = replace(self._members[peer], address=str(answer.result()))
+        address = answer.result()
+        if not isinstance(address, str) or (address and not can_be_dialled(address)):
+            # With it no other node could join any more.
+            self._router.links.dropped.add(f"Node {peer} sent the address {address!r:.80}.")
+        else:
+            self._members[peer] = replace(self._members[peer], address=address)
 
     def _record(self, node: int, member: JobMember) -> None:
         self._members[node] = member

@@ -270,6 +270,18 @@ def test_a_roster_from_another_node_is_refused(job: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    "address", ["nonsense", "tcp://*:1", "ipc:///run/a-socket-of-node-3", 5, "tcp://" + 5_000 * "x"]
+)
+def test_a_node_with_an_impossible_address_does_not_keep_others_from_joining(
+    job: Any, address: object
+) -> None:
+    here = job("mesh")
+    rogue = here.grow()
+    rogue._calls.serve(ROSTER, lambda asker, *roster: address)
+    assert here.grow().peers == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
     "message", [[], {1: "x"}, {"1": [[], ""]}, {True: [[], ""]}, {-1: [[], ""]}, {1: [[], 5]}]
 )
 def test_a_malformed_roster_is_refused(message: Any) -> None:
