@@ -28,6 +28,7 @@ from ding_lite.parallel.router.calls import Handler
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
 from ding_lite.parallel.tree.relay import make_router
+from ding_lite.parallel.wire.messages import MAX_NODES
 from ding_lite.runtime.messaging.labels import check_labels, count_roles, node_labels
 
 JOIN = "ding_lite.join"
@@ -141,10 +142,11 @@ class Registry:
     def join(self, asker: int, requested_id: Any, roles: Any, labels: Any) -> Future[Any]:
         """Assign a place after earlier requests; answer with id, labels and members of the job."""
         if requested_id is not None and (
-            type(requested_id) is not int or not 0 < requested_id < ENTRANCES[0]
-        ):
+            type(requested_id) is not int or not 0 < requested_id < MAX_NODES
+        ):  # each node has a list of all numbers up to the highest
             raise ConfigError(
-                f"`node_ids` is [{requested_id!r:.80}]; a number from 1 on was expected."
+                f"`node_ids` is [{requested_id!r:.80}]; a number from 1 to {MAX_NODES - 1} was "
+                f"expected."
             )
         [counted] = count_roles([_names(roles)])
         named = frozenset(role for role in counted if f"{role}.0" in counted)
@@ -390,7 +392,7 @@ def read_roster(nodes: Any) -> dict[int, tuple[frozenset[str], str]]:
     found: dict[int, tuple[frozenset[str], str]] = {}
     for node, place in nodes.items() if isinstance(nodes, dict) else [(None, nodes)]:
         match place:
-            case [list(labels), str(address)] if type(node) is int and 0 <= node < ENTRANCES[0]:
+            case [list(labels), str(address)] if type(node) is int and 0 <= node < MAX_NODES:
                 found[node] = check_labels(labels), address
             case _:
                 raise ConfigError(
