@@ -18,6 +18,7 @@ import numpy as np
 
 from ding_lite.errors import ConfigError, did_you_mean, printable
 from ding_lite.io.files import by_number, named
+from ding_lite.io.memory import parsable_bytes
 from ding_lite.io.reading import parse_json, read_file
 from ding_lite.middleware.env_step_budget import spent
 from ding_lite.middleware.report.report import OPTIONS
@@ -246,7 +247,7 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
     """Read all rows of a metrics file; an incomplete last line of a killed run is ignored."""
     rows = []
     try:
-        lines = read_file(file, most=_MOST_BYTES).split(b"\n")
+        lines = read_file(file, most=parsable_bytes(_MOST_BYTES)).split(b"\n")
     except FileNotFoundError:
         return []
     except OSError as error:
