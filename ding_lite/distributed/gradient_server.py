@@ -323,6 +323,9 @@ class GradientServer:
 
     def _reduce(self, incarnation: int, version: int, grad_P: NumpyArray) -> Future[Receipt | None]:
         """Queue a gradient; the future gets the receipt when the owner has answered."""
+        is_array = isinstance(grad_P, np.ndarray) and grad_P.dtype.kind == "f"
+        if not (is_array and type(incarnation) is type(version) is int):
+            raise ConfigError("A push consists of two whole numbers and an array of floats.")
         if not np.isfinite(grad_P).all():
             raise NonFiniteError(
                 "A gradient that was pushed holds NaN or infinity; it would spoil the mean with "

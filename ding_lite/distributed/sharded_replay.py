@@ -221,6 +221,8 @@ class ShardedReplay:
         return ShardAnswer(self._incarnation, self._update_own(updates), self._own.draw(count))
 
     def _update_own(self, updates: Sequence[Update]) -> int:
+        if not isinstance(updates, list | tuple):  # an array may have billions of rows
+            raise ConfigError(f"New priorities are {kind_of(updates)}; a list was expected.")
         count = 0
         for incarnation, serial_B, priority_B in updates:
             if self._own is not None and incarnation == self._incarnation:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ding_lite.clock import SYSTEM_CLOCK, Deadline
-from ding_lite.errors import PeerLost, RemoteError
+from ding_lite.errors import CodecError, PeerLost, RemoteError
 from ding_lite.parallel.router.group import Group
 from ding_lite.records import register
 from ding_lite.rl.batch import NumpyArray
@@ -65,6 +65,8 @@ class Asked:
     """A request to a shard under way."""
 
     shard: Shard
+    count: int
+    """How many draws the shard was asked for."""
     expected: float
     """The mean number of draws of the shard, in proportion to the known sums of all."""
     num_updates: int
@@ -160,7 +162,7 @@ class Shards:
             else:
                 continue
             expected = 0.0 if expected_K is None else float(expected_K[rank])
-            asked.append(Asked(shard, expected, count_of(news), answer))
+            asked.append(Asked(shard, count, expected, count_of(news), answer))
         return asked
 
     def collect(self, asked: Sequence[Asked]) -> list[tuple[Asked, ShardAnswer]]:
@@ -180,7 +182,7 @@ class Shards:
             except FutureTimeout:
                 _lose(shard, f"it has not answered within {ANSWER_S:g} s", question.answer)
             else:
-                _note(shard, share)
+                _note(shard, share, question.count)
                 shares.append((question, share))
         self._known_at = SYSTEM_CLOCK.now()
         return shares
@@ -196,8 +198,18 @@ class Shards:
                 shard.greeting = self._router.ask(shard.node, self._name, 0, [])
 
 
-def _note(shard: Shard, share: ShardAnswer) -> None:
-    shard.is_here, shard.size, shard.total = True, share.drawn.size, share.drawn.total
+def _note(shard: Shard, share: object, count: int | None = None) -> None:
+    """Note the state of a shard by its answer, after `count` draws if that is known."""
+    match share:
+        case ShardAnswer(drawn=Drawn(serial=np.ndarray() as drawn, total=float(total), size=size)):
+            is_sum = type(size) is int and size >= 0 and 0.0 <= total < np.inf
+            if is_sum and (count in (None, len(drawn)) or not size):
+                shard.is_here, shard.size, shard.total = True, size, total
+                return
+    raise CodecError(  # else a learner would ask again for ever
+        f"The shard of node {shard.node} has sent a malformed answer, or fewer transitions than "
+        f"were drawn. Does that node run the same program, with the same version of ding_lite?"
+    )
 
 
 def _lose(shard: Shard, why: str, late: Future[Any] | None = None) -> None:

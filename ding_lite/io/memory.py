@@ -19,6 +19,8 @@ _MACHINE = Path("/proc/meminfo")
 _OWN_GROUPS = Path("/proc/self/cgroup")
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_PAGES = Path("/proc/self/statm")
+_PARSED_PER_BYTE = 48
+"""Bytes of memory for a byte of JSON: lists within each other take 45, rows of short names 31."""
 
 
 def available_bytes() -> int:
@@ -32,6 +34,11 @@ def available_bytes() -> int:
     if limit != resource.RLIM_INFINITY:
         left.append(limit - _own_bytes(0))
     return max(0, min(left))
+
+
+def parsable_bytes(most: int) -> int:
+    """Return how many bytes of JSON, at most `most`, this process has the memory to parse."""
+    return min(most, available_bytes() // _PARSED_PER_BYTE)
 
 
 def process_bytes() -> int:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ding_lite.io.reading import open_file
 from ding_lite.settings import state_home
 
 _KEY_BYTES = 32
@@ -45,10 +46,12 @@ def _key() -> bytes | None:
         if not path.exists():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _make_key(path)
-        key = path.read_bytes()
+        with open(open_file(path), "rb") as file:
+            key, status = file.read(_KEY_BYTES + 1), os.fstat(file.fileno())
     except OSError:
         return None
-    return key if len(key) == _KEY_BYTES else None
+    is_private = status.st_uid == os.getuid() and not status.st_mode & 0o077
+    return key if is_private and len(key) == _KEY_BYTES else None
 
 
 def _make_key(path: Path) -> None:

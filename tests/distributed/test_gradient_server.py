@@ -225,6 +225,21 @@ def test_an_invalid_gradient_at_a_reducer_is_an_error_of_its_agent_only() -> Non
     assert (job.owner.num_applied, job.owner.num_refused) == (2, 0)
 
 
+@pytest.mark.parametrize(
+    "rest", [(0, gradient().numpy() * 1j), (np.zeros(2), gradient().numpy()), (0, ["x"])]
+)
+def test_a_malformed_push_to_a_reducer_does_not_affect_the_others(rest: Any) -> None:
+    Gated.gate.set()
+    job = Job(2, num_agents=3, kind=Gated)
+    with ThreadPoolExecutor(3) as pool:
+        with busy_owner(job, pool):
+            right = push_behind(job, 2, gradient(0.1), pool)
+            with pytest.raises(RemoteError, match="A push consists of"):
+                job.agents[1]._server.call(1, "push", 0, *rest, until=lambda: False)
+        assert right.result(10.0).is_applied
+        assert pool.submit(job.agents[2].push, gradient(0.1)).result(10.0).is_applied
+
+
 def test_gradients_for_two_incarnations_are_not_averaged() -> None:
     Gated.gate.set()
     job = Job(2, num_agents=3, kind=Gated, max_staleness=10)

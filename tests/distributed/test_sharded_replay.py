@@ -13,7 +13,9 @@ import torch
 
 from ding_lite import middleware as mw
 from ding_lite.distributed import ShardedReplay, ShardedTransitions, World, shards
+from ding_lite.distributed.shards import ShardAnswer
 from ding_lite.errors import (
+    CodecError,
     ConfigError,
     DeadlineExceeded,
     NonFiniteError,
@@ -32,6 +34,7 @@ from ding_lite.rl import (
     epsilon_ladder,
     make_envs,
 )
+from ding_lite.rl.replay.prioritized import Drawn
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster, run_step
@@ -487,6 +490,32 @@ def test_a_shard_that_raises_is_not_a_lost_shard() -> None:
         replays[2]._own = None
         with pytest.raises(RemoteError, match="cannot be drawn at a time"):
             settle(learner)
+
+
+def sample_anew(learner: ShardedReplay) -> None:
+    settle(learner)
+    learner.sample(90)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        ShardAnswer(1, 0, "drawn"),  # type: ignore[arg-type]
+        *(
+            ShardAnswer(1, 0, Drawn({}, np.empty(0), np.empty(0, np.int64), total, size))
+            for total, size in ((1e9, 50), (float("nan"), 50), (float("inf"), 50), (1.0, -1))
+        ),
+    ],
+)
+def test_a_malformed_answer_of_a_shard_is_an_error(answer: Any) -> None:
+    with connected() as (cluster, replays):
+        learner = replays[0]
+        learner.sample(90)
+        handlers = cluster.routers[2]._calls._handlers
+        handlers[f"{learner._name}.draw"] = lambda count, updates: answer
+        with pytest.raises(CodecError, match="The shard of node 2 has sent a malformed answer"):
+            sample_anew(learner)
 
 
 def test_updates_for_a_lost_shard_are_dropped() -> None:

@@ -21,12 +21,14 @@ from typing import Any, NamedTuple
 
 from ding_lite.clock import SYSTEM_CLOCK, Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.parallel.network.address import can_be_dialled
 from ding_lite.parallel.network.interfaces import reachable_at
 from ding_lite.parallel.network.topology import ENTRANCES, HUB, Growth, NodeSpec
 from ding_lite.parallel.router.calls import Handler
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
 from ding_lite.parallel.tree.relay import make_router
+from ding_lite.parallel.wire.messages import MAX_NODES
 from ding_lite.runtime.messaging.labels import check_labels, count_roles, node_labels
 
 JOIN = "ding_lite.join"
@@ -141,10 +143,11 @@ class Registry:
     def join(self, asker: int, requested_id: Any, roles: Any, labels: Any) -> Future[Any]:
         """Assign a place after earlier requests; answer with id, labels and members of the job."""
         if requested_id is not None and (
-            type(requested_id) is not int or not 0 < requested_id < ENTRANCES[0]
-        ):
+            type(requested_id) is not int or not 0 < requested_id < MAX_NODES
+        ):  # each node has a list of all numbers up to the highest
             raise ConfigError(
-                f"`node_ids` is [{requested_id!r:.80}]; a number from 1 on was expected."
+                f"`node_ids` is [{requested_id!r:.80}]; a number from 1 to {MAX_NODES - 1} was "
+                f"expected."
             )
         [counted] = count_roles([_names(roles)])
         named = frozenset(role for role in counted if f"{role}.0" in counted)
@@ -276,7 +279,12 @@ class Registry:
     def _record_address(self, peer: int, answer: Future[Any]) -> None:
         if answer.exception() is not None or peer not in self._members:
             return  # it is gone, and sends its address when it is back
-        self._members[peer] = replace(self._members[peer], address=str(answer.result()))
+        address = answer.result()
+        if not isinstance(address, str) or (address and not can_be_dialled(address)):
+            # With it no other node could join any more.
+            self._router.links.dropped.add(f"Node {peer} sent the address {address!r:.80}.")
+        else:
+            self._members[peer] = replace(self._members[peer], address=address)
 
     def _record(self, node: int, member: JobMember) -> None:
         self._members[node] = member
@@ -385,7 +393,7 @@ def read_roster(nodes: Any) -> dict[int, tuple[frozenset[str], str]]:
     found: dict[int, tuple[frozenset[str], str]] = {}
     for node, place in nodes.items() if isinstance(nodes, dict) else [(None, nodes)]:
         match place:
-            case [list(labels), str(address)] if type(node) is int and 0 <= node < ENTRANCES[0]:
+            case [list(labels), str(address)] if type(node) is int and 0 <= node < MAX_NODES:
                 found[node] = check_labels(labels), address
             case _:
                 raise ConfigError(

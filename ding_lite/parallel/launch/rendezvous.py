@@ -23,7 +23,7 @@ from typing import Any
 
 from ding_lite.errors import ConfigError, PeerLost, RemoteError
 from ding_lite.parallel.launch.membership import router_of
-from ding_lite.parallel.network.address import ANY_HOST, Address
+from ding_lite.parallel.network.address import Address, can_be_dialled
 from ding_lite.parallel.network.interfaces import reachable_at
 from ding_lite.parallel.network.security import check_dialling
 from ding_lite.parallel.network.topology import HUB, NodeSpec
@@ -34,8 +34,6 @@ logger = logging.getLogger(__name__)
 
 ANNOUNCE = "ding_lite.announce"
 """The call to node 0 that announces an address and requests the addresses of others."""
-MAX_ADDRESS = 300
-"""The most characters of an address; a host name has at most 255."""
 
 
 class AddressBook:
@@ -88,18 +86,12 @@ def checked(addresses: object, num_nodes: int) -> dict[int, str]:
                 f"{node!r:.80} was given for a node; a number from 1 to {num_nodes - 1} was "
                 f"expected."
             )
-        is_text = isinstance(address, str) and len(address) <= MAX_ADDRESS
-        if not is_text or (address and not _can_be_dialled(address)):
+        if not isinstance(address, str) or (address and not can_be_dialled(address)):
             raise ConfigError(
                 f"{address!r:.80} was sent as the address of node {node}; one such as "
                 f"tcp://10.0.0.7:50515 was expected."
             )
     return dict(addresses)
-
-
-def _can_be_dialled(text: str) -> bool:
-    place = Address.parse(text)
-    return place.scheme == "tcp" and place.port > 0 and place.place not in ANY_HOST
 
 
 class AddressFollower:

@@ -34,6 +34,7 @@ MAX_IPC_PATH = 107
 _ROOM_FOR_SUFFIX = 16
 _PREFIX = "ding_lite-"
 _LOCK = "lock"
+_MAX_ADDRESS = 300  # characters; a host name has at most 255
 ANY_HOST = {"", "*", "0.0.0.0", "::"}
 """Hosts that stand for every interface."""
 
@@ -92,6 +93,17 @@ def _parse_tcp(text: str, rest: str) -> Address:
     port = int(found["port"])
     check_all(inside(0, 65_535, port=port))
     return Address("tcp", found["host"] if found["six"] is None else found["six"], port)
+
+
+def can_be_dialled(found: str) -> bool:
+    """Return whether a text that another node has sent is a tcp address with a host and a port."""
+    if len(found) > _MAX_ADDRESS:
+        return False
+    try:
+        place = Address.parse(found)
+    except ConfigError:
+        return False
+    return place.scheme == "tcp" and place.port > 0 and place.place not in ANY_HOST
 
 
 # -- reachability --------------------------------------------------------------

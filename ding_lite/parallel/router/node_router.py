@@ -18,6 +18,7 @@ from weakref import WeakSet
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import TransportError
+from ding_lite.log import Throttle
 from ding_lite.parallel.link.links import LinkCallbacks, Links
 from ding_lite.parallel.link.session import Session
 from ding_lite.parallel.memory.segments import domain
@@ -113,6 +114,7 @@ class NodeRouter(JobView):
         self._on_peer = on_peer
         self._beside = beside
         self._missed: set[int] = set()
+        self._throttle = Throttle(logger, clock)
         self._lasting: list[Encoded] = []
         self.failure: Exception | None = None
         """The error that ends this node, if it is cut off from its job."""
@@ -358,7 +360,9 @@ class NodeRouter(JobView):
         self._missed.add(peer)
         self._forget(peer)
         self._inbox.wake()
-        logger.warning("node %d lost node %d", self.node_id, peer)
+        self._throttle.every(
+            1.0, logging.WARNING, f"lost {peer}", "node %d lost node %d", self.node_id, peer
+        )
         self._inbox.put_event(peer, "node_lost", (peer,), {})
 
     def _note_cut_off(self, error: Exception) -> None:

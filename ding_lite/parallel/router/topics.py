@@ -28,7 +28,8 @@ MAX_TOPICS = 10_000
 """The most topics of one sender, keys of its ctx included."""
 _UNCHANGING = (type(None), bool, float)
 _LONG_TEXT = 4096
-_KEY_ROOM = 8192
+KEY_ROOM = 8192
+"""The most bytes of a topic, with the labels of its receivers."""
 
 
 class Outbox:
@@ -77,7 +78,7 @@ class Outbox:
         if _may_wait(value):
             return value
         name = f"ctx[{topic[len(CTX) :]!r}]" if topic.startswith(CTX) else topic
-        encoded = encode(value, borrow=True, name=name, room=_KEY_ROOM)
+        encoded = encode(value, borrow=True, name=name, room=KEY_ROOM)
         return self._sender.keep(topic, encoded) if encoded.buffers else encoded
 
     def _check(self, topic: object) -> None:
@@ -198,6 +199,8 @@ def name_of(topic: object) -> str:
 def _fault(topic: str, num_known: int) -> str | None:
     if topic.startswith(CTX) and not is_key(topic[len(CTX) :]):
         return "which cannot be a ctx key"
+    if len(topic) > LONGEST_TOPIC:
+        return f"of {len(topic)} characters; the limit is {LONGEST_TOPIC}"
     if num_known >= MAX_TOPICS:
         return f"and has sent {MAX_TOPICS:,} other topics before, which is the limit"
     return None

@@ -81,15 +81,13 @@ class HopQueue:
 
     def give_up(self, is_meant: Callable[[int], bool], outcome: object) -> list[ItemId]:
         """Settle the waiting items for some nodes with an outcome; return their ids."""
+        lost: list[QueuedItem] = []
         with self._lock:
-            lost = [
-                item
-                for (to, _), queue in self._queues.items()
-                if is_meant(to)
-                for item in queue.waiting
-            ]
+            for (to, _), queue in self._queues.items():
+                if is_meant(to):
+                    lost += queue.waiting
+                    queue.waiting = []
             for item in lost:
-                self._queues[item.to, item.stream].waiting.remove(item)
                 del self._held[item.item_id]
         for item in lost:
             item.taken.set_result(outcome)

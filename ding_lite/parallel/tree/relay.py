@@ -18,7 +18,7 @@ A hub stays after the end of its program until all nodes below it have left.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -34,7 +34,7 @@ from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.calls import Calls
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.router.routing import Routing
-from ding_lite.parallel.router.topics import Outbox
+from ding_lite.parallel.router.topics import KEY_ROOM, Outbox
 from ding_lite.parallel.tree.event_flow import EventFlow, Origin
 from ding_lite.parallel.tree.hop_queue import HopQueue, QueuedItem
 from ding_lite.parallel.tree.routing_table import RoutingTable
@@ -60,6 +60,8 @@ ONWARD = "ding_lite.onward"
 RETRY_S = 2.0
 """Seconds in which no items are sent to a node that a hub has reported as lost."""
 
+MAX_KEY_BYTES = 16 * 2**20
+"""The most bytes of different topics, with the labels of their receivers, of one sender."""
 _LABELS = "ding_lite/labels"
 """The topic of a node's labels, if the specs do not have the labels of all nodes."""
 _DONE, _RAISED, _LOST = "done", "raised", "lost"
@@ -91,6 +93,8 @@ class Relay(Routing):
         self._absent: dict[int, Deadline] = {}
         self._missing: dict[int, Deadline] = {}
         self._given_up: defaultdict[int, list[ItemId]] = defaultdict(list)
+        self._known: defaultdict[int, set[str]] = defaultdict(set)
+        self._known_bytes: Counter[int] = Counter()
         self._early: defaultdict[int, list[Callable[[], None]]] = defaultdict(list)
         calls.serve(ONWARD, self._relay_call)
         calls.onward = self._ask
@@ -167,6 +171,8 @@ class Relay(Routing):
         return own
 
     def _learn(self, node: int, labels: Any) -> None:
+        if not isinstance(labels, list):
+            raise CodecError(f"Node {node} sends labels that are no list.")
         self._table.learn(node, check_labels(labels))
         self._streams.wake()  # a blocked sender may wait for such a receiver
 
@@ -180,7 +186,15 @@ class Relay(Routing):
             origin, to, key = _ADDRESSED_KEY.decode(name)
         except msgspec.MsgspecError as error:
             raise CodecError(f"A topic has no sender: {error}") from error
-        return self._sender(peer, origin), to, key
+        sender = self._sender(peer, origin)
+        known = self._known[sender]
+        if name not in known:  # of each a value is kept, and matching its patterns takes time
+            self._known_bytes[sender] += len(name)
+            if len(name) > KEY_ROOM or self._known_bytes[sender] > MAX_KEY_BYTES:
+                self._known_bytes[sender] -= len(name)
+                raise CodecError(f"Node {sender} sends too many or too long topics and labels.")
+            known.add(name)
+        return sender, to, key
 
     def _sender(self, peer: int, origin: object) -> int:
         """Return the sender that a relayed message claims, if it is behind that peer."""
@@ -375,7 +389,14 @@ class Relay(Routing):
 
 def _address_key(origin: int, to: Sequence[str] | None, key: str) -> str:
     patterns = None if to is None else [*map(str, to)]  # of numpy's, too
-    return msgspec.json.encode((origin, patterns, key)).decode()
+    name = msgspec.json.encode((origin, patterns, key)).decode()
+    if len(name) > KEY_ROOM:
+        raise LabelError(
+            f"`to` has {len(patterns or ())} label patterns of {len(name)} characters with the "
+            f"topic; hubs relay {KEY_ROOM} at most. Give patterns that match several nodes, such "
+            f"as `collector.*`."
+        )
+    return name
 
 
 def _lost(node: int) -> list[Any]:

@@ -8,6 +8,7 @@ arrays assigns the bytes, so that no two can claim the same ones.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import reprlib
 import sys
@@ -32,6 +33,8 @@ MAX_BUFFERS = 1023
 """Limit of the buffers of a message: with the frame before them that makes 1024."""
 MAX_ARRAYS = 4096
 MAX_NDIM = 8
+MAX_EMPTY_ROWS = 2**20
+"""Limit of the rows of an array without numbers: a few bytes could announce 2**60 to a reader."""
 MAX_PAYLOAD_BYTES = 2 * 2**30
 """Limit of the bytes of all buffers of a message."""
 
@@ -83,6 +86,11 @@ class Packing(msgspec.Struct):
         if array.ndim > MAX_NDIM:
             raise Unsendable(
                 f"an array of {array.ndim} dimensions", f"At most {MAX_NDIM} travel: reshape it."
+            )
+        if not array.nbytes and _num_rows(array.shape) > MAX_EMPTY_ROWS:
+            raise Unsendable(
+                f"an array without numbers of the shape {array.shape}",
+                f"At most {MAX_EMPTY_ROWS} empty rows travel: send their number.",
             )
         self.num_arrays += 1
         self._add_up(array.nbytes)
@@ -285,7 +293,16 @@ def _torch_codes() -> dict[torch.dtype, str]:
     return {getattr(torch, name): code for code, name in names.items()}
 
 
+def _num_rows(shape: Sequence[int]) -> int:
+    """Return how many rows there are to iterate over in an array with a 0 in its shape."""
+    return math.prod(itertools.takewhile(bool, shape))
+
+
 def _empty(shape: list[int], dtype: np.dtype[Any]) -> NumpyArray:
+    if _num_rows(shape) > MAX_EMPTY_ROWS:
+        raise CodecError(
+            f"An array without numbers has the shape {shape}; the limit is {MAX_EMPTY_ROWS} rows."
+        )
     try:
         return np.empty(shape, dtype)
     except ValueError as error:  # sizes beside the 0 that no array can have

@@ -18,6 +18,7 @@ import numpy as np
 
 from ding_lite.errors import ConfigError, did_you_mean, printable
 from ding_lite.io.files import by_number, named
+from ding_lite.io.memory import parsable_bytes
 from ding_lite.io.reading import parse_json, read_end, read_file
 from ding_lite.middleware.env_step_budget import spent
 from ding_lite.middleware.report.report import OPTIONS
@@ -252,7 +253,7 @@ def read_rows(file: Path, *, end_bytes: int | None = None) -> list[dict[str, Any
     rows, is_all = [], True
     try:
         if end_bytes is None:
-            content = read_file(file, most=_MOST_BYTES)
+            content = read_file(file, most=parsable_bytes(_MOST_BYTES))
         else:
             content, is_all = read_end(file, most=end_bytes)
     except FileNotFoundError:

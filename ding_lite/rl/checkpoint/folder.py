@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from ding_lite.errors import CheckpointError
+from ding_lite.io.memory import parsable_bytes
 from ding_lite.io.reading import open_file, read_file
 
 MANIFEST = "manifest.json"
@@ -55,7 +56,7 @@ class Folder:
 
     def manifest(self) -> bytes:
         with self._explained(MANIFEST):
-            return read_file(MANIFEST, most=MANIFEST_BYTES, folder=self._fd)
+            return read_file(MANIFEST, most=parsable_bytes(MANIFEST_BYTES), folder=self._fd)
 
     def read(self, name: object, *, most: int) -> bytes:
         """Read a file that the manifest names."""

@@ -35,6 +35,17 @@ def test_the_key_is_this_users_alone_and_the_same_for_all_processes(home: Path) 
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
 
 
+def test_a_key_that_others_can_read_or_write_signs_nothing(home: Path) -> None:
+    signature = sign(NAMED)
+    [key] = (home / "ding_lite").iterdir()
+    for mode in (0o644, 0o620, 0o602):
+        key.chmod(mode)
+        assert sign(NAMED) is None
+        assert not is_signed(NAMED, signature)
+    key.chmod(0o600)
+    assert is_signed(NAMED, signature)
+
+
 def test_another_user_or_machine_has_another_key(home, monkeypatch) -> None:
     signature = sign(NAMED)
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "other"))

@@ -145,8 +145,8 @@ def test_a_free_id_can_be_requested(job: Any) -> None:
     for taken in (1, 7):
         with pytest.raises(ConfigError, match=f"There is a node {taken} already"):
             here.ask(requested_id=taken)
-    for none in (0, -1, 2**32 - 1, "2"):
-        with pytest.raises(ConfigError, match="a number from 1 on was expected"):
+    for none in (0, -1, 2**20, 2**32 - 1, "2"):
+        with pytest.raises(ConfigError, match="a number from 1 to 1048575 was expected"):
             here.ask(requested_id=none)
     assert here.grow().node_id == 2
 
@@ -270,7 +270,28 @@ def test_a_roster_from_another_node_is_refused(job: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [[], {1: "x"}, {"1": [[], ""]}, {True: [[], ""]}, {-1: [[], ""]}, {1: [[], 5]}]
+    "address", ["nonsense", "tcp://*:1", "ipc:///run/a-socket-of-node-3", 5, "tcp://" + 5_000 * "x"]
+)
+def test_a_node_with_an_impossible_address_does_not_keep_others_from_joining(
+    job: Any, address: object
+) -> None:
+    here = job("mesh")
+    rogue = here.grow()
+    rogue._calls.serve(ROSTER, lambda asker, *roster: address)
+    assert here.grow().peers == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        [],
+        {1: "x"},
+        {"1": [[], ""]},
+        {True: [[], ""]},
+        {-1: [[], ""]},
+        {2**20: [[], ""]},
+        {1: [[], 5]},
+    ],
 )
 def test_a_malformed_roster_is_refused(message: Any) -> None:
     with pytest.raises(ConfigError, match="labels and an address were expected"):

@@ -124,6 +124,10 @@ def test_a_peer_with_too_many_topics_is_not_given_more_room(
     assert seen.wait(lambda newest: newest["0"] == "again")
     assert "3" not in seen.newest
     assert other.links.dropped.count == 1
+    router.publish_ctx({2_000 * "x": 1})
+    router.publish("0", "still")
+    assert seen.wait(lambda newest: newest["0"] == "still")
+    assert other.links.dropped.count == 2
 
 
 def test_published_tensors_are_copies(start: Start) -> None:

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 from ding_lite.clock import Deadline
-from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, RemoteError
+from ding_lite.errors import ConfigError, DeadlineExceeded, LabelError, PeerLost, RemoteError
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.group import World
 from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.parallel.tree import relay
 from ding_lite.parallel.wire.codec import MAX_DEPTH, MAX_META_BYTES
 from ding_lite.parallel.wire.messages import CallArrived, EventArrived, StateArrived
 from ding_lite.runtime.messaging.router import current_router
@@ -96,6 +97,23 @@ def test_a_value_for_many_labels_or_with_a_long_topic_passes_hubs() -> None:
         cluster.routers[0].publish(topic, 2)
         for seen in subscriptions:
             assert seen.wait(deadline=Deadline.after(10.0))
+        with pytest.raises(LabelError, match=r"1000 label patterns .* hubs relay 8192 at most"):
+            cluster.routers[3].publish(
+                "goal", 1, to=[f"collector.{number}" for number in range(1000)]
+            )
+
+
+def test_a_hub_keeps_a_limited_number_of_topics_of_a_sender(monkeypatch) -> None:
+    monkeypatch.setattr(relay, "MAX_KEY_BYTES", 1_000)
+    with tree() as (cluster, _):
+        router = cluster.routers[1]
+        for number in range(1_000):
+            router._deliver(3, StateArrived({f'[3,["x{number:03}"],"goal"]': 1}))
+        router._deliver(3, StateArrived({f'[3,["{9_000 * "a"}"],"goal"]': 1}))
+        assert router.links.dropped.count == 1_000 - 1_000 // 19 + 1
+        router._deliver(3, StateArrived({'[3,["x001"],"goal"]': 2}))  # a known one goes on
+        router._deliver(4, StateArrived({'[4,["x1"],"goal"]': 2}))
+        assert router.links.dropped.count == 1_000 - 1_000 // 19 + 1
 
 
 def test_a_slow_branch_gets_the_newest_value() -> None:
@@ -403,9 +421,10 @@ def test_messages_with_a_sender_that_is_not_behind_the_peer_are_dropped() -> Non
             router._deliver(3, EventArrived("ding_lite.relayed", args, {}))
         for name in [*names, "weights", "[3,null]", "[]", '[3,[""],"ding_lite/labels"]']:
             router._deliver(3, StateArrived({name: 1}))
+        router._deliver(3, StateArrived({'[3,null,"ding_lite/labels"]': np.empty((2**20, 0))}))
         for call in [(1, 0, 0, ["said", None]), (1, 3, 0, 5), (1, 3, 0, [])]:
             router._deliver(3, CallArrived(7, "ding_lite.onward", call, {}))
-        assert router.links.dropped.count == 10 + 11 + 3
+        assert router.links.dropped.count == 10 + 12 + 3
         with pytest.raises(RemoteError, match="which is not behind it"):
             cluster.routers[3].call(1, "ding_lite.onward", 0, 5, 0, ["said", None])
         with pytest.raises(RemoteError, match="has a receiver and credits"):

@@ -472,6 +472,7 @@ UNSENDABLE: dict[str, tuple[Any, str | None, str]] = {
     "masked": ([np.ma.zeros(1)], "[0]", "a MaskedArray, which cannot be sent. Send `np"),
     "array of 9 axes": ([np.zeros((1,) * 9)], "[0]", "an array of 9 dimensions"),
     "tensor of 9 axes": ([torch.zeros((1,) * 9)], "[0]", "an array of 9 dimensions"),
+    "many empty rows": ([np.empty((2**21, 0))], "[0]", "an array without numbers of the shape (2"),
     "meta": ([torch.zeros(1, device="meta")], "[0]", "is a Tensor without data"),
     "sparse": ([torch.zeros(2, 2).to_sparse()], "[0]", "layout torch.sparse_coo"),
     "float8": ([torch.zeros(1, dtype=torch.float8_e4m3fn)], "[0]", "of torch.float8_e4m3fn"),

@@ -40,6 +40,19 @@ def write(folder: Path, body: Any) -> None:
     (folder / MANIFEST).write_bytes(whole)
 
 
+def test_a_manifest_that_would_fill_the_memory_is_refused(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(saved, {**body_of(saved), "state": [[]] * 1_000_000})
+    for available, is_enough in ((100 * MIB, False), (400 * MIB, True)):
+        monkeypatch.setattr("ding_lite.io.memory.available_bytes", lambda n=available: n)
+        if is_enough:
+            assert len(load_checkpoint(saved).state) == 1_000_000
+        else:
+            with pytest.raises(CheckpointError, match="at most 2,184,533 are read"):
+                load_checkpoint(saved)
+
+
 def body_of(folder: Path) -> Any:
     return json.loads((folder / MANIFEST).read_bytes())["body"]
 
