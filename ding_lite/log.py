@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
@@ -90,6 +90,18 @@ def is_configured(logger: logging.Logger) -> bool:
             return True
         here = here.parent if here.propagate else None
     return False
+
+
+def write_to_stderr(text: str, stream: TextIO | None = None) -> None:
+    """Write to standard error; text is lost if there is none, or its terminal or reader is gone.
+
+    A run must not end because its progress cannot be shown any more.
+    """
+    stream = stream or sys.stderr
+    with suppress(OSError, ValueError):  # a closed stream raises ValueError
+        if stream is not None:
+            stream.write(text)
+            stream.flush()
 
 
 class _LineFormatter(logging.Formatter):

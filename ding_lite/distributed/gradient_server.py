@@ -17,6 +17,7 @@ error of its agent, and is not counted.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -43,6 +44,8 @@ from ding_lite.rl.protocols import Policy
 from ding_lite.rl.replay.storage import check_keys
 from ding_lite.settings import check_all, positive, whole
 
+MOST_STALENESSES = 1 << 16
+"""The most values of staleness that are kept, for a program that never takes them."""
 _LOADS = "the policy that is to load the weights was expected"
 
 
@@ -143,7 +146,7 @@ class GradientServer:
         self._lock = threading.Lock()
         """Guards all below, the counters and `version`: handlers run on the router's threads."""
         self._own: Improvable | None = None
-        self._stalenesses: list[int] = []
+        self._stalenesses: deque[int] = deque(maxlen=MOST_STALENESSES)
         self._waiting: list[_PendingGradient] = []
         self._alone: list[_PendingGradient] = []  # to forward alone, as one of them is too stale
         self._is_under_way = False
@@ -245,9 +248,13 @@ class GradientServer:
             policy.load_weights(self._owned().weights())
 
     def take_stalenesses(self) -> list[int]:
-        """Return the staleness of each push since the last call, refused ones included."""
+        """Return the staleness of each push since the last call, refused ones included.
+
+        If there are more than 65,536, these are the newest.
+        """
         with self._lock:
-            taken, self._stalenesses = self._stalenesses, []
+            taken = [*self._stalenesses]
+            self._stalenesses.clear()
         return taken
 
     def state_dict(self) -> dict[str, Any]:

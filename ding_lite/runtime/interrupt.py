@@ -4,7 +4,9 @@ The first SIGINT or SIGTERM sets the task's latch: the step ends, open generator
 are written. SIGINT ends the job on all nodes. SIGTERM ends this node alone, as it is sent to a
 process that is to be moved; if the whole job is to end, each process gets its own. A second signal
 raises at once, wherever the program is. Programs that end another one often signal it twice, the
-process and its group, so the same signal within half a second of the first one counts as one.
+process and its group, so the same signal within half a second of the first one counts as one. The
+kernel sends SIGHUP when the terminal of a program is closed; it is treated as SIGTERM, unless the
+run is ending already.
 
 If a program seems to ignore Ctrl-C, its user kills it, and it saves nothing. So this is the only
 message that is shown even without logging: one line, on a terminal only, and not by the processes
@@ -28,6 +30,7 @@ from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.interruption import Interruption
 from ding_lite.log import is_configured
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 REPEAT_S = 0.5
 """Seconds within which the same signal counts as one."""
 
@@ -101,6 +104,10 @@ def interruptible(
 
     def handle(signum: int, frame: FrameType | None) -> None:
         now = clock.now()
+        if signum == signal.SIGHUP:
+            if interruption.signum is not None:
+                return
+            signum = signal.SIGTERM
         if interruption.signum == signum and now - interruption.at < REPEAT_S:
             return
         if interruption.signum is not None:
@@ -112,7 +119,7 @@ def interruptible(
 
     before = {}
     if threading.current_thread() is threading.main_thread():
-        for signum in (signal.SIGINT, signal.SIGTERM):
+        for signum in _SIGNALS:
             if not _is_the_programs(signal.getsignal(signum)):
                 before[signum] = signal.signal(signum, handle)
     try:
@@ -132,11 +139,11 @@ def _is_the_programs(handler: object) -> bool:
 
 @contextmanager
 def postponed() -> Iterator[None]:
-    """Defer SIGINT and SIGTERM to the end of a `with` block, so that it completes as a whole."""
+    """Defer signals that end a program to the end of a `with` block, so that it completes."""
     came: list[int] = []
     before = {}
     if threading.current_thread() is threading.main_thread():
-        for signum in (signal.SIGINT, signal.SIGTERM):
+        for signum in _SIGNALS:
             before[signum] = signal.signal(signum, lambda number, frame: came.append(number))
     try:
         yield

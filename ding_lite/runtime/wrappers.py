@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ding_lite.errors import ConfigError
+from ding_lite.log import write_to_stderr
 from ding_lite.runtime.composition import distinct
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import current_router
@@ -96,7 +96,7 @@ class StepTimer:
         check_all(whole(0, print_per_step=print_per_step), whole(1, smooth_window=smooth_window))
         self._print_per_step = int(print_per_step)
         self._window = max(int(smooth_window), self._print_per_step)
-        self._write = write or _write_to_stderr
+        self._write = write or write_to_stderr
         self._watches: list[_Stopwatch] = []
         self._step = -1
         self._ctx: Context | None = None
@@ -182,11 +182,6 @@ class StepTimer:
         total = 1e3 * sum(timing.mean for timing in timings)
         head = f"step timer, {self._num_timed} steps, {total:.3f} ms a step"
         self._write("\n".join([head, *lines]) + "\n")
-
-
-def _write_to_stderr(text: str) -> None:
-    if sys.stderr is not None:  # a service may have none
-        sys.stderr.write(text)
 
 
 class Trace:

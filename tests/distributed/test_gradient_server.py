@@ -210,6 +210,18 @@ def test_a_stale_gradient_at_a_reducer_does_not_affect_the_others() -> None:
     assert job.owner.take_stalenesses() == [0, 0, 0, 3, 1]
 
 
+def test_a_program_that_does_not_ask_for_stalenesses_keeps_the_newest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ding_lite.distributed.gradient_server.MOST_STALENESSES", 3)
+    job = Job(num_agents=1)
+    [agent] = job.agents
+    agent.pull(make_policy())
+    for _ in range(5):
+        agent.push(gradient())
+    assert job.owner.take_stalenesses() == [2, 3, 4]
+
+
 def test_an_invalid_gradient_at_a_reducer_is_an_error_of_its_agent_only() -> None:
     Gated.gate.set()
     job = Job(2, num_agents=3, kind=Gated)

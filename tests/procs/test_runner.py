@@ -254,11 +254,14 @@ def test_a_module_that_starts_threads_is_not_preloaded(folder: Path) -> None:
 # -- how a program ends --------------------------------------------------------------------
 
 
-def test_ctrl_c_in_the_launcher_lets_all_nodes_end_their_step(fork: Fork) -> None:
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, -2), (signal.SIGHUP, 143)])
+def test_ctrl_c_or_a_closed_terminal_lets_all_nodes_end_their_step(
+    fork: Fork, signum: signal.Signals, code: int
+) -> None:
     with fork(source=STEPS + TWO_ALONE) as program:
         pids = program.pids(2)
-        os.kill(program.pid, signal.SIGINT)
-        assert program.end()[0] == -2
+        os.kill(program.pid, signum)
+        assert program.end()[0] == code
         assert "after 0 True" in program.seen
         assert "after 1 True" in program.seen
         program.leaves_nothing(*pids.values())

@@ -77,6 +77,19 @@ def test_sigterm_ends_the_run_in_order_with_the_shell_s_exit_code() -> None:
     assert log[-1] == "saved at Terminated"
 
 
+def test_the_end_of_the_terminal_ends_the_run_in_order_and_does_not_hurry_it() -> None:
+    log: list[str] = []
+
+    def hang_up(ctx: Context) -> None:
+        for signum in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):  # as systemd may do
+            signal.raise_signal(signum)
+        log.append("the step ended")
+
+    with Task() as task, pytest.raises(SystemExit):
+        task.use(Saver(log)).use(hang_up).run()
+    assert log == ["saver called", "the step ended", "saved at Terminated"]
+
+
 def test_a_programs_own_handler_may_finish_the_task_whatever_it_has_interrupted() -> None:
     here, there = LocalRouter.group(2)
     lock, heard = threading.Lock(), threading.Event()
@@ -197,7 +210,7 @@ def test_a_program_s_own_handler_is_left_alone() -> None:
     assert received == [signal.SIGINT]
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_waits_for_the_end_of_a_postponed_block(signum: signal.Signals) -> None:
     log: list[str] = []
     before = signal.signal(signum, lambda number, frame: log.append("came"))

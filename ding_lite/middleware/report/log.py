@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.log import write_to_stderr
 from ding_lite.middleware.checks import Period
 from ding_lite.middleware.report.reporter import Reporter
 from ding_lite.middleware.report.throughput import STAGE_SECONDS
@@ -116,9 +118,27 @@ def as_text(value: float) -> str:
     return f"{value:,.1f}" if 100 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
+class _StandardError:
+    """Standard error for rich; the terminal of a run may be closed while it continues."""
+
+    def write(self, text: str) -> None:
+        write_to_stderr(text, _stderr())
+
+    def flush(self) -> None:
+        """Do nothing: `write` does it."""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - of the stream
+        return getattr(_stderr(), name)
+
+
+def _stderr() -> TextIO | None:
+    # While a live line is shown, rich puts a stream of its own there, which writes to the console.
+    return cast("TextIO | None", getattr(sys.stderr, "rich_proxied_file", sys.stderr))
+
+
 @functools.cache
 def terminal() -> Console:
     """Return the shared console on standard error, which log lines and the live line use."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    return Console(file=cast(TextIO, _StandardError()), highlight=False)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 from ding_lite.cli.exit_codes import FAILED, INTERRUPTED, WRONG_USAGE
 from ding_lite.errors import CheckpointError, ConfigError, MissingExtraError, SaveError
+from ding_lite.log import write_to_stderr
 
 
 def run_program(main: Callable[[], object]) -> None:
@@ -18,7 +18,7 @@ def run_program(main: Callable[[], object]) -> None:
     try:
         main()
     except (CheckpointError, ConfigError, MissingExtraError) as error:
-        sys.stderr.write(f"error: {error}\n")
+        write_to_stderr(f"error: {error}\n")
         raise SystemExit(FAILED if isinstance(error, SaveError) else WRONG_USAGE) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None

@@ -21,6 +21,7 @@ from ding_lite.errors import ConfigError, NodeFailed
 from ding_lite.io.files import naming
 from ding_lite.io.importing import refuse_while_importing, without_folders
 from ding_lite.io.signature import sign
+from ding_lite.log import write_to_stderr
 from ding_lite.middleware.checkpoints.resume import resume
 from ding_lite.middleware.env_step_budget import spent
 from ding_lite.parallel.launch.environment.detect import node_of_process
@@ -443,8 +444,7 @@ class Run:
     def tell(self, text: str) -> None:
         """Write a line to standard error, unless the run is quiet."""
         if not self.quiet:
-            sys.stderr.write(text + "\n")
-            sys.stderr.flush()
+            write_to_stderr(text + "\n")
 
     def _release(self) -> None:
         if self._lock is not None:

@@ -49,6 +49,8 @@ logger = logging.getLogger(__name__)
 register_catch()
 
 _MEASURED = "reward_norm"
+MOST_FINISHED = 1 << 18
+"""The most finished episodes that are kept, for a program that never takes them."""
 _STATE_KEYS = {"mode", "source", "obs", "returns", "lengths", "finished", "rng"}
 
 
@@ -217,7 +219,10 @@ class Envs:
         return self.reward_norm
 
     def take_finished(self) -> list[Episode]:
-        """Return the episodes that ended since the last call, in the order they ended."""
+        """Return the episodes that ended since the last call, in the order they ended.
+
+        If there are more than 262,144, these are the newest.
+        """
         finished, self.finished = self.finished, []
         return finished
 
@@ -395,6 +400,7 @@ class Envs:
         lengths = self._num_steps - self._begun[done]
         ended = zip(done.tolist(), self.returns[done].tolist(), lengths.tolist(), strict=True)
         self.finished += [Episode(*one) for one in ended]
+        del self.finished[:-MOST_FINISHED]
         self.returns[done] = 0.0
         self._begun[done] = self._num_steps
 

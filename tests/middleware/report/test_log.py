@@ -6,8 +6,11 @@ import importlib
 import io
 import json
 import math
+import os
+import pty
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from ding_lite.middleware.report import log as report, progress as report_progre
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
+from ding_lite.runtime.wrappers import StepTimer
 from ding_lite.testing import ManualClock, run_step
 from tests.middleware.running import run_steps
 
@@ -277,6 +281,23 @@ def test_on_a_terminal_one_line_is_rewritten(clock, terminal) -> None:
     )
     assert frames[-3].endswith("epsilon 0.50  0:05, at most 0:05 left")
     assert frames[-1].startswith("━━━━")
+
+
+@pytest.mark.parametrize("kind", ["terminal", "pipe"])
+def test_a_run_goes_on_when_its_terminal_or_the_reader_of_its_lines_is_gone(
+    kind: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = pty.openpty() if kind == "terminal" else os.pipe()
+    stderr = open(writer, "w", buffering=1)  # noqa: SIM115 - which cannot be closed in order
+    monkeypatch.setattr("sys.stderr", stderr)
+    with Task() as task:
+        task.use(mw.progress(clock=clock)).use(mw.log(every=1)).use_step_wrapper(StepTimer())
+        task.use(lambda ctx: clock.advance(60.0))
+        task.use(lambda ctx: os.close(reader) if ctx.total_step == 2 else None)
+        task.run(max_step=5)
+    assert task.ctx.total_step == 4
+    with suppress(OSError):
+        stderr.close()
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100])

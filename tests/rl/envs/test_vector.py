@@ -89,6 +89,15 @@ def test_the_time_limit_truncates_and_shows_the_true_last_observation(mode):
     assert envs.take_finished() == []
 
 
+def test_a_program_that_takes_no_episodes_keeps_the_newest(monkeypatch):
+    envs, twin = (make_envs("CartPole-v1", 3, seed=1) for _ in range(2))
+    monkeypatch.setattr("ding_lite.rl.envs.vector.MOST_FINISHED", 5)
+    play(envs, random_actions(0, 3), steps=400)
+    monkeypatch.setattr("ding_lite.rl.envs.vector.MOST_FINISHED", 500)
+    play(twin, random_actions(0, 3), steps=400)
+    assert envs.take_finished() == twin.take_finished()[-5:]
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_returns_and_lengths_are_those_counted_by_hand(mode):
     envs = make_envs("CartPole-v1", 3, seed=5, mode=mode)
