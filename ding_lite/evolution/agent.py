@@ -174,8 +174,7 @@ class Agent:
         """Its values of the hyper-parameters that are searched."""
         own = {LEARN_EVERY: self.learn_every}
         return {
-            name: cast(Value, own[name] if name in own else getattr(self.config, name))
-            for name in self.searched
+            name: own[name] if name in own else getattr(self.config, name) for name in self.searched
         }
 
     @property

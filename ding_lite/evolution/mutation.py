@@ -318,7 +318,7 @@ def _format_convs(convs: convolutions.Convs) -> str:
 
 def _change(agent: Agent, name: str, before: Value, after: Value) -> str:
     if name == LEARN_EVERY:
-        agent.learn_every = int(after)
+        agent.learn_every = None if after is None else int(after)
     else:
         policy = made_like(agent.policy, dataclasses.replace(agent.config, **{name: after}))
         policy.load_state_dict(agent.policy.state_dict())

@@ -49,7 +49,7 @@ class Life:
     """The mutation that changed it."""
     fitness: float | None
     """The mean return of its last evaluation in this generation."""
-    hyperparameters: dict[str, Value | None]
+    hyperparameters: dict[str, Value]
     """Its values of the hyper-parameters that are searched."""
     hidden: tuple[int, ...] | None = None
     """The widths of its hidden layers."""

@@ -15,7 +15,7 @@ import numpy as np
 from ding_lite.errors import ConfigError, did_you_mean, kind_of
 from ding_lite.settings import check_all, default_values, positive, whole
 
-Value: TypeAlias = float | int | str | bool
+Value: TypeAlias = float | int | str | bool | None
 """A value of a hyper-parameter."""
 LEARN_EVERY = "learn_every"
 """The env steps per update of an agent, which is a setting of the agent and not of a policy."""
@@ -94,7 +94,12 @@ class Range(Parameter):
         return float(rng.uniform(self.low, self.high))
 
     def mutate(self, value: Value, rng: np.random.Generator) -> Value:
-        """Multiply by `grow` or `shrink`; a value at a bound moves away from it."""
+        """Multiply by `grow` or `shrink`; a value at a bound moves away from it.
+
+        A setting that is None by default is drawn.
+        """
+        if value is None:
+            return self.draw(rng)
         number = float(value)
         grows = bool(rng.random() < 0.5)
         if number >= self.high:
@@ -196,13 +201,13 @@ def log_uniform(low: float, high: float, *, grow: float = 1.2, shrink: float = 0
     return Range(low=low, high=high, grow=grow, shrink=shrink, is_log=True)
 
 
-def choice(*values: Value | None) -> Parameter:
+def choice(*values: Value) -> Parameter:
     """Search among values, such as `choice("huber", "mse")`.
 
     Raises:
         ConfigError: There are fewer than two values, or one is no number, word, bool or None.
     """
-    return Choice(cast(tuple[Value, ...], values))
+    return Choice(values)
 
 
 class Search:
@@ -255,11 +260,7 @@ class Search:
         if not self.parameters:
             return None
         name = list(self.parameters)[int(rng.integers(len(self.parameters)))]
-        parameter, value = self.parameters[name], values[name]
-        has_none: object = value  # a setting may be None by default
-        if has_none is None and isinstance(parameter, Range):
-            return name, parameter.draw(rng)
-        return name, parameter.mutate(value, rng)
+        return name, self.parameters[name].mutate(values[name], rng)
 
     def check(self, config: object) -> None:
         """Raise if a parameter does not fit a policy with this config.

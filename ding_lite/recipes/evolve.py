@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -171,10 +171,19 @@ def plan_evolution(
     if search is None:
         search = choices.in_file.search or choices.begun.search
     if search is None:
-        preset = recipe.presets.get(maker.name, {})
-        search = preset.get("search") or default_search(plan.policy_config)
-        given = {*settings, *choices.in_file.values}
-        search = search.without(given | unused_settings(plan.parts.get("optimizer")))
+        search = _usual_search(plan, maker, {*settings, *choices.in_file.values})
+    _check_search(search, plan, settings)
+    return EvolvePlan(**vars(plan), search=search)
+
+
+def _usual_search(plan: RunPlan, maker: EnvMaker, given: Set[str]) -> Search:
+    """Return the search space of the preset, or the usual one, without the settings given."""
+    preset = plan.recipe.presets.get(maker.name, {})
+    search: Search = preset.get("search") or default_search(plan.policy_config)
+    return search.without(given | unused_settings(plan.parts.get("optimizer")))
+
+
+def _check_search(search: object, plan: RunPlan, settings: Mapping[str, Any]) -> None:
     if not isinstance(search, Search):
         raise ConfigError(
             f"`search` is {kind_of(search)}; a Search was expected: "
@@ -191,7 +200,6 @@ def plan_evolution(
             f"`{both[0]}` is searched, and was given as a setting, too: {settings[both[0]]!r}. "
             f"Leave it out of one of them."
         )
-    return EvolvePlan(**vars(plan), search=search)
 
 
 def run_evolution(plan: EvolvePlan) -> EvolveResult:

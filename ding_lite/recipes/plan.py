@@ -262,29 +262,15 @@ def make_plan(
     fields = (*dataclasses.fields(recipe.policy_config), *dataclasses.fields(recipe.config))
     known = [field.name for field in fields if field.name not in NO_SETTINGS]
     _check_names(name, settings, known)
-
-    preset: Mapping[str, Any] = recipe.presets.get(maker.name, {})
-    begun_with, in_file = choices.begun.settings, choices.in_file.values_for(maker)
+    in_file = choices.in_file.values_for(maker)
     of_file = {k: v for k, v in in_file.items() if k not in OF_FILES}
     if not of_file.keys() <= set(known):
         _check_program(choices.in_file, program)
     _check_names(name, of_file, known)
-    has_preset = bool(preset or begun_with)
-    sizes = {} if has_preset or recipe.sizes is None else recipe.sizes(maker.spec())
-    unchosen = {"run": begun_with, "preset": preset, "space": sizes}
-    layers = {
-        **{"given": settings, "file": in_file},
-        **{
-            of: without_unused(layer, _given_parts(choices.given)) for of, layer in unchosen.items()
-        },
-    }
-    if begun_with:  # settings that it has not saved had their defaults, not today's presets
-        del layers["preset"]
-    sources = {
-        key: next((name for name, layer in layers.items() if key in layer), "default")
-        for key in known
-    }
-    values = {key: layers[of][key] for key, of in sources.items() if of != "default"}
+
+    unchosen, parts = _unchosen(recipe, maker, choices.begun.settings), _given_parts(choices.given)
+    fitting = {of: without_unused(layer, parts) for of, layer in unchosen.items()}
+    values, sources = _first_of({"given": settings, "file": in_file, **fitting}, known)
     if values.get("atari") is True:
         maker = EnvMaker.of(maker, args=ATARI_ARGS, wrappers=[play_atari])
         values = {"frame_stack": FRAME_STACK, **values}
@@ -292,44 +278,71 @@ def make_plan(
     if asked in _OF_THE_USER and sources.get("eval_share") == "default":
         values["eval_share"], sources["eval_share"] = None, asked
 
-    chosen = {
-        **{"seed": 0, "num_envs": NUM_ENVS, "max_env_steps": recipe.max_env_steps},
-        **{"target": maker.reward_threshold},
-        **{**preset, **begun_with, **choices.begun.options, **in_file, **choices.given},
-    }
-    options = {name: chosen[name] for name in OF_FILES if chosen.get(name) is not None}
+    begun_with = {**choices.begun.settings, **choices.begun.options}
+    usual = {"max_env_steps": recipe.max_env_steps, "target": maker.reward_threshold}
+    layers = {"given": choices.given, "file": in_file, **unchosen, "run": begun_with}
+    layers["default"] = {"seed": 0, "num_envs": NUM_ENVS, **usual}
+    chosen, of_options = _first_of(layers, OF_FILES)
+    options = _options(choices, maker, vector, chosen)
+    for key in OF_PRESETS:
+        is_changed = chosen[key] not in (None, getattr(options, key))  # for a trial or a vector
+        sources[key] = "given" if is_changed else of_options[key]
+    config = as_config(recipe.config, _only(values, recipe.config))
+    steps = max(1, config.steps_per_update(options.num_envs))  # 0 if a later check refuses it
+    every = max(1, config.log_every // steps)
+    of_policy = {**_only(values, recipe.policy_config), "seed": options.seed}
+    return RunPlan(
+        name=name,
+        recipe=recipe,
+        options=options,
+        vector=vector,
+        policy_config=as_config(recipe.policy_config, of_policy),
+        config=config,
+        sources=sources,
+        use=[*options.use, *(mw.report(_function(name), every=every) for name in options.report)],
+        has_preset=bool(unchosen["run"] or unchosen["preset"]),
+    )
+
+
+def _unchosen(
+    recipe: Recipe, maker: EnvMaker, begun_with: Mapping[str, Any]
+) -> dict[str, Mapping[str, Any]]:
+    """Return what counts where nothing is given, by source: at most one of them has values."""
+    # Settings that a resumed run has not saved had their defaults, not today's presets.
+    preset = {} if begun_with else recipe.presets.get(maker.name, {})
+    has_others = bool(begun_with or preset)
+    sizes = {} if has_others or recipe.sizes is None else recipe.sizes(maker.spec())
+    return {"run": begun_with, "preset": preset, "space": sizes}
+
+
+def _first_of(
+    layers: Mapping[str, Mapping[str, Any]], names: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the values of the first layers that have them, and which layers these are."""
+    sources = {n: next((of for of in layers if n in layers[of]), "default") for n in names}
+    values = {n: layers[of][n] for n, of in sources.items() if n in layers.get(of, ())}
+    return values, sources
+
+
+def _options(
+    choices: Choices,
+    maker: EnvMaker,
+    vector: VectorEnv[Any, Any, Any] | None,
+    chosen: Mapping[str, Any],
+) -> Options:
+    """Return the options of a run, of which `chosen` are those that a file may have."""
+    options = {name: value for name, value in chosen.items() if value is not None}
     if vector is not None:
-        asked_envs = {**in_file, **choices.given}.get("num_envs")
-        if asked_envs not in (None, vector.num_envs):
+        asked = {**choices.in_file.values, **choices.given}.get("num_envs")
+        if asked not in (None, vector.num_envs):
             raise ConfigError(
-                f"`num_envs` is {asked_envs}, and the vector environment has {vector.num_envs}. "
-                f"Leave `num_envs` out, or make the vector environment with {asked_envs}."
+                f"`num_envs` is {asked}, and the vector environment has {vector.num_envs}. "
+                f"Leave `num_envs` out, or make the vector environment with {asked}."
             )
         options["num_envs"] = vector.num_envs
     own = {n: one for n, one in choices.given.items() if n in (*PARTS, *NO_SETTINGS)}
     own["report"] = own["report"] or choices.begun.report
-    made = settled(Options(**{"target": math.inf, **own, **options, "env": as_chosen(maker)}))
-    layers |= {"given": choices.given, "run": {**begun_with, **choices.begun.options}}
-    for key in OF_PRESETS:
-        changed = chosen[key] not in (None, getattr(made, key))  # for a trial or a vector
-        found = next((name for name, layer in layers.items() if key in layer), "default")
-        sources[key] = "given" if changed else found
-    config = as_config(recipe.config, _only(values, recipe.config))
-    steps = max(1, config.steps_per_update(made.num_envs))  # 0 if a later check refuses it
-    every = max(1, config.log_every // steps)
-    return RunPlan(
-        name=name,
-        recipe=recipe,
-        options=made,
-        vector=vector,
-        policy_config=as_config(
-            recipe.policy_config, {**_only(values, recipe.policy_config), "seed": made.seed}
-        ),
-        config=config,
-        sources=sources,
-        use=[*made.use, *(mw.report(_function(name), every=every) for name in made.report)],
-        has_preset=has_preset,
-    )
+    return settled(Options(**{"target": math.inf, **own, **options, "env": as_chosen(maker)}))
 
 
 def _check_program(saved: SavedOptions, program: str) -> None:

@@ -250,7 +250,7 @@ def _line(life: Life) -> str:
     return json.dumps({**dataclasses.asdict(life), **plain}) + "\n"
 
 
-def _json_value(value: Value | None) -> Value | None:
+def _json_value(value: Value) -> Value:
     """Return a value, or None for a number that JSON does not have."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

@@ -245,54 +245,35 @@ class Run:
             collectors have decided whether the run is solved.
         """
         began = self._clock.now()
-        last, goal = last_row(self.metrics), self.goal
-        wall_s = began - self._started
-        if self.stages is not None:  # no row contains the time of the last reports
-            wall_s += self.stages.seconds_before
-            own = self.stages.metrics
-            last |= {name: max(s, last.get(name, 0.0)) for name, s in own.items()}
-        wall_s = max(wall_s, last.get("wall_s", 0.0))
-        # Those of a policy, or those of a population.
-        eval_env_steps = int(last.get("eval_env_steps") or last.get("eval_steps") or 0)
+        last, wall_s = self._last_row(began)
         if confirmed is not None and confirmed.episodes >= JUDGED_EPISODES:
             verdict, env_steps = confirmed, confirmed.env_steps
-            eval_env_steps -= env_steps
         else:
-            few, most = self._room(last, eval_share)
-            verdict = self._play(policy, few, most)
-            env_steps = verdict.env_steps
-            if 0 < verdict.episodes < JUDGED_EPISODES and self._reaches(verdict):
-                verdict = self._play(policy, JUDGED_EPISODES)
-                env_steps += verdict.env_steps
-        value = verdict.mean_return
+            verdict, env_steps = self._play_verdict(policy, last, eval_share)
 
         result = {
             "example": self.example,
             "env": str(self.options.env),
             "seed": self.options.seed,
-            "solved": self._reaches(verdict) and verdict.episodes >= JUDGED_EPISODES,
+            "solved": self._is_solved(verdict, last),
             "env_steps": None if last.get("env_step") is None else spent(last),
             "episodes": None if "episodes" not in last else int(last["episodes"]),
             "train_iter": last.get("train_iter"),
             "wall_s": round(wall_s, 3),
-            "eval_return": value,
+            "eval_return": verdict.mean_return,
             "nodes": self.options.nodes,
             "eval_episodes": verdict.episodes,
         }
         if stages := seconds_by_stage(last, wall_s=wall_s):
             seconds = round(self._clock.now() - began, 3)
+            self._draw_verdict(seconds, wall_s)
+            # Those of a policy, or those of a population.
+            evaluated = int(last.get("eval_env_steps") or last.get("eval_steps") or 0)
             result["seconds"] = {**stages, "verdict": seconds}
-            curve = None if self.stages is None else self.stages.curve
-            share = round(100 * seconds / (wall_s + seconds))
-            if curve is not None and seconds >= _WORTH_DRAWING_S and share > 0:
-                curve.add_stage("verdict", seconds)
-            result["eval_env_steps"] = eval_env_steps
+            result["eval_env_steps"] = evaluated - (env_steps if verdict is confirmed else 0)
             result["verdict_env_steps"] = env_steps
-        if goal is None:
-            result["solved"] = None
         if self.options.criterion == "seed":
             played = last.get(EPISODES_PER_COLLECTOR)
-            result["solved"] = played is not None
             result["criterion"] = "seed"
             result[EPISODES_PER_COLLECTOR] = None if played is None else int(played)
         file = self.directory / files.RESULT
@@ -357,6 +338,39 @@ class Run:
         if try_next:
             lines.append(try_next)
         self.tell("\n".join(lines))
+
+    def _last_row(self, now: float) -> tuple[dict[str, Any], float]:
+        """Return the last row of metrics with the seconds of all stages, and the running time."""
+        last, wall_s = last_row(self.metrics), now - self._started
+        if self.stages is not None:  # no row contains the time of the last reports
+            wall_s += self.stages.seconds_before
+            own = self.stages.metrics
+            last |= {name: max(s, last.get(name, 0.0)) for name, s in own.items()}
+        return last, max(wall_s, last.get("wall_s", 0.0))
+
+    def _play_verdict(
+        self, policy: Policy, last: Mapping[str, Any], eval_share: float | None
+    ) -> tuple[Played, int]:
+        """Play as many episodes as there is room for; return them, and all env steps played."""
+        verdict = self._play(policy, *self._room(last, eval_share))
+        if not 0 < verdict.episodes < JUDGED_EPISODES or not self._reaches(verdict):
+            return verdict, verdict.env_steps
+        longer = self._play(policy, JUDGED_EPISODES)
+        return longer, verdict.env_steps + longer.env_steps
+
+    def _is_solved(self, verdict: Played, last: Mapping[str, Any]) -> bool | None:
+        if self.options.criterion == "seed":
+            return last.get(EPISODES_PER_COLLECTOR) is not None
+        if self.goal is None:
+            return None
+        return self._reaches(verdict) and verdict.episodes >= JUDGED_EPISODES
+
+    def _draw_verdict(self, seconds: float, wall_s: float) -> None:
+        """Draw the curve again with the share of the verdict, if that is worth it."""
+        curve = None if self.stages is None else self.stages.curve
+        share = round(100 * seconds / (wall_s + seconds))
+        if curve is not None and seconds >= _WORTH_DRAWING_S and share > 0:
+            curve.add_stage("verdict", seconds)
 
     def _room(self, last: Mapping[str, Any], share: float | None) -> tuple[int, int | None]:
         """Return the limits of a verdict in episodes and in env steps; None for no limit."""

@@ -278,12 +278,15 @@ class OpenPolicy(ABC):
                 f"`learners` is {kind_of(learners)}; a group of nodes was expected, such as "
                 f'`World.current().group("learner")`.'
             )
-        state = self.state_dict()
-        first = learners.broadcast(state if learners.rank == 0 else None)
+        first = learners.broadcast(self.state_dict() if learners.rank == 0 else None)
         if learners.rank > 0:
-            own = {key: state[key] for key in _RANDOM & state.keys()}
-            self.load_state_dict({**first, **own})
+            self.load_state_dict(self._with_own_random(first))
         self.reduce_gradient = learners.averager()
+
+    def _with_own_random(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the state of another policy with the random numbers of this one."""
+        own = self._progress()
+        return {**state, **{key: own[key] for key in _RANDOM & own.keys()}}
 
     def _load_progress(self, state: Mapping[str, Any]) -> None:
         if self.has_own_network and self._random is not None:

@@ -49,6 +49,11 @@ class Attributes:
         plain = {n: _copied(now[n], CPU) for n in is_changed if _is_plain(now[n])}
         return plain | {name: _state_of(found) for name, found in self._stateful().items()}
 
+    def generators(self) -> dict[str, Any]:
+        """Copy the states of the generators."""
+        found = self._stateful().items()
+        return {name: _state_of(each) for name, each in found if isinstance(each, Generator)}
+
     def reseed(self, seed: int) -> None:
         for name, generator in self._stateful().items():
             (word,) = spawn_seeds(seed, name, count=1)

@@ -402,6 +402,10 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             follower.flat.load(state["targets"][str(k)])
         self._attributes.load(state["attributes"])
 
+    def _with_own_random(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        attributes = {**state["attributes"], **self._attributes.generators()}
+        return {**super()._with_own_random(state), "attributes": attributes}
+
     def _progress(self) -> dict[str, Any]:
         rng = {**self._random.state_dict(), "generator": self.generator.get_state()}
         return {"rng": rng, "env_step": self.env_step, "train_iter": self.train_iter}

@@ -49,41 +49,11 @@ class TorchOptimizer:
         learning = [parameter for parameter in parameters if parameter.requires_grad]
         self._frozen = [parameter for parameter in parameters if not parameter.requires_grad]
         self._grads = [(parameter, parameter.grad) for parameter in learning]
-        try:
-            self._optimizer = make(learning, lr=lr) if self._takes_lr else make(learning)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"`optimizer` was called with the parameters{' and `lr`' * self._takes_lr}, and "
-                f"raised: {error}. Write `lambda params: torch.optim.RMSprop(params, lr=1e-3)`."
-            ) from error
-        if not isinstance(self._optimizer, torch.optim.Optimizer):
-            raise ConfigError(
-                f"`optimizer` returned {kind_of(self._optimizer)}; a torch.optim.Optimizer "
-                f"was expected, as of `lambda params: torch.optim.RMSprop(params, lr=1e-3)`."
-            )
-        closure = inspect.signature(self._optimizer.step).parameters.get("closure")
-        if closure is not None and closure.default is inspect.Parameter.empty:
-            raise ConfigError(
-                f"`optimizer` is {type(self._optimizer).__name__}, which computes the loss several "
-                f"times in a step. Take one that steps along a gradient that is given, such as "
-                f"torch.optim.Adam or torch.optim.RMSprop."
-            )
-        found = self._optimizer.state_dict()
-        if not {"state", "param_groups"} <= found.keys():
-            raise ConfigError(
-                f"`state_dict` of {type(self._optimizer).__name__} returned {sorted(found)}; "
-                f"'state' and 'param_groups' were expected, as of every PyTorch optimiser. Add "
-                f"to them: `super().state_dict() | {{'scheduler': self.scheduler.state_dict()}}`."
-            )
+        self._optimizer = _made(make, learning, **({"lr": lr} if self._takes_lr else {}))
+        _check_interface(self._optimizer)
         self._check_schedulers()
         groups = self._optimizer.param_groups
-        known = set(map(id, parameters))
-        if any(id(parameter) not in known for group in groups for parameter in group["params"]):
-            raise ConfigError(
-                "`optimizer` made an optimiser of other parameters than those that it got, and the "
-                "policy, or a copy of it, would not learn. Pass those on: "
-                "`optimizer=lambda params: torch.optim.RMSprop(params, lr=1e-3)`."
-            )
+        _check_parameters(groups, parameters)
         self._grad_P = grad_P
         self._lr = lr
         self._ratios = [float(group["lr"]) / lr for group in groups] if self._takes_lr else []
@@ -199,6 +169,53 @@ def make_optimizer(
             f"`lambda params: torch.optim.RMSprop(params, lr=1e-3)`."
         )
     return TorchOptimizer(make, parameters(), grad_P, lr=lr, lr_end=lr_end)
+
+
+def _made(
+    make: MakeOptimizer, parameters: Sequence[nn.Parameter], **lr: float
+) -> torch.optim.Optimizer:
+    try:
+        return make(parameters, **lr)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"`optimizer` was called with the parameters{' and `lr`' if lr else ''}, and "
+            f"raised: {error}. Write `lambda params: torch.optim.RMSprop(params, lr=1e-3)`."
+        ) from error
+
+
+def _check_interface(optimizer: object) -> None:
+    """Raise unless it is an optimiser that steps along a given gradient and can be saved."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ConfigError(
+            f"`optimizer` returned {kind_of(optimizer)}; a torch.optim.Optimizer "
+            f"was expected, as of `lambda params: torch.optim.RMSprop(params, lr=1e-3)`."
+        )
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ConfigError(
+            f"`optimizer` is {type(optimizer).__name__}, which computes the loss several "
+            f"times in a step. Take one that steps along a gradient that is given, such as "
+            f"torch.optim.Adam or torch.optim.RMSprop."
+        )
+    found = optimizer.state_dict()
+    if not {"state", "param_groups"} <= found.keys():
+        raise ConfigError(
+            f"`state_dict` of {type(optimizer).__name__} returned {sorted(found)}; "
+            f"'state' and 'param_groups' were expected, as of every PyTorch optimiser. Add "
+            f"to them: `super().state_dict() | {{'scheduler': self.scheduler.state_dict()}}`."
+        )
+
+
+def _check_parameters(
+    groups: Sequence[Mapping[str, Any]], parameters: Sequence[nn.Parameter]
+) -> None:
+    known = set(map(id, parameters))
+    if any(id(parameter) not in known for group in groups for parameter in group["params"]):
+        raise ConfigError(
+            "`optimizer` made an optimiser of other parameters than those that it got, and the "
+            "policy, or a copy of it, would not learn. Pass those on: "
+            "`optimizer=lambda params: torch.optim.RMSprop(params, lr=1e-3)`."
+        )
 
 
 def takes_lr(make: MakeOptimizer) -> bool:

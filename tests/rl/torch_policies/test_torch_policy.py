@@ -22,6 +22,7 @@ from ding_lite.rl import (
 )
 from ding_lite.rl.torch_policies.config import config_type
 from tests.rl.policies.test_dqn import CARTPOLE, batch, prioritized
+from tests.rl.policies.test_open_policy import Alone
 
 OBS = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
 
@@ -396,6 +397,14 @@ def test_generators_that_are_attributes_are_saved_and_reseeded(tmp_path):
     assert expected == other.draw() == twin.draw()
     assert not {*expected} & {*reseeded.draw()}
     other.load_state_dict({**policy.state_dict(), "attributes": {}})  # of an earlier version
+
+
+def test_learners_keep_generators_that_are_attributes():
+    first, second = (Draws(CARTPOLE, PlainDQNConfig()) for _ in range(2))
+    first.draw()
+    expected = second.clone().draw()
+    second.data_parallel(Alone(first.state_dict()))
+    assert second.draw() == expected
 
 
 class WithBonus(PlainDQN):
