@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -43,6 +46,19 @@ def test_a_wrong_argument_is_an_error(words, message, monkeypatch, capsys) -> No
     with pytest.raises(SystemExit):
         command.main()
     assert message in capsys.readouterr().err
+
+
+def test_the_runs_of_a_background_job_can_be_interrupted(monkeypatch) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts it
+    try:
+        monkeypatch.setattr("sys.argv", ["tests.results", "Nothing-v0"])
+        with pytest.raises(SystemExit):
+            command.main()
+        show = [sys.executable, "-c", "import signal; print(signal.getsignal(signal.SIGINT))"]
+        shown = subprocess.run(show, capture_output=True, text=True, check=True).stdout
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "default_int_handler" in shown
 
 
 def test_the_interquartile_mean_is_the_mean_of_the_middle_half() -> None:

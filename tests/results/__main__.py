@@ -54,6 +54,8 @@ class Job:
 
 def main() -> int:
     """Do what the command line says; return the exit code."""
+    # A shell's background job ignores SIGINT, and so would the runs, which it ends after a slice.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     known = [env for envs in TASKS.values() for env in envs]
     parser = argparse.ArgumentParser(prog="python -m tests.results", description=__doc__)
     parser.add_argument("envs", nargs="*", help=f"of {', '.join(known)}; default: all")
