@@ -142,7 +142,7 @@ DQN_EVOLUTION_PRESETS: dict[str, dict[str, Any]] = {
 # step. Layers without convolutions, and 128 transitions in an update after every 16 env steps, take
 # about a tenth of the processor time.
 _MINATAR_DQN: dict[str, Any] = {
-    "max_env_steps": 2_000_000,
+    "max_env_steps": 1_000_000,
     "num_envs": 32,
     "torso": "mlp",
     "lr": 5e-4,
