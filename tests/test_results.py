@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from itertools import pairwise
 from pathlib import Path
 
@@ -83,6 +84,17 @@ def test_the_interval_holds_the_mean_and_narrows_with_more_seeds() -> None:
 @pytest.fixture(scope="module", autouse=True)
 def _fonts() -> None:
     open_fonts()
+
+
+@pytest.mark.procs
+def test_the_processor_time_before_ctrl_c_counts(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(command, "FOLDER", tmp_path)
+    job = command.Job("ding_lite", "ppo", "CartPole-v1", 0)
+    main = threading.get_ident()
+    threading.Timer(0.5, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        command.advance(job, 100.0)
+    assert float((job.folder / "cpu_s").read_text()) > 0.0
 
 
 @pytest.mark.procs

@@ -132,8 +132,9 @@ def ours(job: Job, seconds: float) -> dict[str, Any] | None:
         output, _ = process.communicate()
         if isinstance(error, KeyboardInterrupt):
             raise
-    earlier = float(used.read_text()) if used.exists() else 0.0
-    used.write_text(str(earlier + _children_s() - before))
+    finally:
+        earlier = float(used.read_text()) if used.exists() else 0.0
+        used.write_text(str(earlier + _children_s() - before))
     last = output.splitlines()[-1] if output.strip() else ""
     if not last.startswith("{") or process.returncode not in (0, 1):
         if process.returncode not in (0, 1, 130, -signal.SIGINT):
