@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import threading
 from itertools import pairwise
 from pathlib import Path
 
@@ -45,6 +49,19 @@ def test_a_wrong_argument_is_an_error(words, message, monkeypatch, capsys) -> No
     assert message in capsys.readouterr().err
 
 
+def test_the_runs_of_a_background_job_can_be_interrupted(monkeypatch) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts it
+    try:
+        monkeypatch.setattr("sys.argv", ["tests.results", "Nothing-v0"])
+        with pytest.raises(SystemExit):
+            command.main()
+        show = [sys.executable, "-c", "import signal; print(signal.getsignal(signal.SIGINT))"]
+        shown = subprocess.run(show, capture_output=True, text=True, check=True).stdout
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "default_int_handler" in shown
+
+
 def test_the_interquartile_mean_is_the_mean_of_the_middle_half() -> None:
     assert interquartile_mean([7.0]) == 7.0
     assert interquartile_mean([0.0, 10.0, 20.0, 1_000.0]) == 15.0
@@ -67,6 +84,17 @@ def test_the_interval_holds_the_mean_and_narrows_with_more_seeds() -> None:
 @pytest.fixture(scope="module", autouse=True)
 def _fonts() -> None:
     open_fonts()
+
+
+@pytest.mark.procs
+def test_the_processor_time_before_ctrl_c_counts(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(command, "FOLDER", tmp_path)
+    job = command.Job("ding_lite", "ppo", "CartPole-v1", 0)
+    main = threading.get_ident()
+    threading.Timer(0.5, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        command.advance(job, 100.0)
+    assert float((job.folder / "cpu_s").read_text()) > 0.0
 
 
 @pytest.mark.procs

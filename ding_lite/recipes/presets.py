@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ding_lite.evolution.search import Search, integer, log_uniform
-from ding_lite.rl.networks.conv import CONVS, Conv, num_features
+from ding_lite.rl.networks.conv import CONVS, num_features
 from ding_lite.rl.replay.storage import Storage, layout_of_spec
 from ding_lite.rl.spec import EnvSpec
 
@@ -138,18 +138,21 @@ DQN_EVOLUTION_PRESETS: dict[str, dict[str, Any]] = {
 }
 """Settings and searches for a population of DQNs, which replace the presets of a single DQN."""
 
-# Young and Tian 2019 (arXiv:1903.03176), with Adam in place of RMSprop.
+# Young and Tian 2019 (arXiv:1903.03176) update a convolution with 32 transitions after each env
+# step. Layers without convolutions, and 128 transitions in an update after every 16 env steps, take
+# about a tenth of the processor time.
 _MINATAR_DQN: dict[str, Any] = {
-    "max_env_steps": 5_000_000,
-    "lr": 2.5e-4,
-    "n_step": 1,
-    "convs": (Conv(16, 3, 1),),
-    "hidden": (128,),
-    "batch_size": 32,
+    "max_env_steps": 1_000_000,
+    "num_envs": 32,
+    "torso": "mlp",
+    "lr": 5e-4,
+    "hidden": (128, 128),
     "warmup": 5_000,
+    "update_ratio": 1 / 16,
     "target_tau": 1.0,
-    "target_every": 1_000,
-    "epsilon_steps": 100_000,
+    "target_every": 500,
+    "epsilon_end": 0.01,
+    "epsilon_steps": 250_000,
     "checkpoint_every": 100_000,
 }
 # CleanRL's dqn_atari.py with a tenth of its replay: a million transitions exceed most memories.

@@ -54,6 +54,8 @@ class Job:
 
 def main() -> int:
     """Do what the command line says; return the exit code."""
+    # A shell's background job ignores SIGINT, and so would the runs, which it ends after a slice.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     known = [env for envs in TASKS.values() for env in envs]
     parser = argparse.ArgumentParser(prog="python -m tests.results", description=__doc__)
     parser.add_argument("envs", nargs="*", help=f"of {', '.join(known)}; default: all")
@@ -130,8 +132,9 @@ def ours(job: Job, seconds: float) -> dict[str, Any] | None:
         output, _ = process.communicate()
         if isinstance(error, KeyboardInterrupt):
             raise
-    earlier = float(used.read_text()) if used.exists() else 0.0
-    used.write_text(str(earlier + _children_s() - before))
+    finally:
+        earlier = float(used.read_text()) if used.exists() else 0.0
+        used.write_text(str(earlier + _children_s() - before))
     last = output.splitlines()[-1] if output.strip() else ""
     if not last.startswith("{") or process.returncode not in (0, 1):
         if process.returncode not in (0, 1, 130, -signal.SIGINT):

@@ -42,11 +42,9 @@ from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.settings import (
     COUNT,
     NOT_NEGATIVE,
-    check_all,
     choice,
     finite,
     inside,
-    positive,
     setting,
 )
 
@@ -81,10 +79,6 @@ class ActorCriticConfig(PolicyConfig, StepConfig):
     log_std_start: float = setting(0.0, partial(inside, -20.0, 5.0))
     """For continuous actions: the logarithm of the initial standard deviation, in units of half
     the range of the action space. -1 to 0 are usual."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_all(positive(gamma=self.gamma))
 
 
 def make_network(

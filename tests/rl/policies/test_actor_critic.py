@@ -51,6 +51,7 @@ def assert_same(one, other, **tolerance):
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
+    "rewards of one step": {"gamma": 0.0},
     "entropy": {"entropy_coef": 0.05, "value_coef": 0.7},
     "normalised advantages": {"normalize_advantage": True, "max_grad_norm": None},
     "plain advantages": {"normalize_advantage": False, "max_grad_norm": None},
@@ -124,7 +125,7 @@ def test_minibatches_take_every_step_once_an_epoch_and_are_clipped(kind, setting
 @pytest.mark.parametrize("is_normalized", [False, True])
 @pytest.mark.parametrize("reward", [-1.0, 1.0])
 def test_actions_that_impala_would_no_longer_take_have_no_policy_gradient(reward, is_normalized):
-    settings = {"value_coef": 0.0, "gamma": 0.01, "max_grad_norm": None}
+    settings = {"value_coef": 0.0, "gamma": 0.0, "max_grad_norm": None}
     policy = make("IMPALA", **settings, normalize_advantage=is_normalized)
     rollout = draw_rollout(0, CARTPOLE)
     own = own_log_prob(policy, rollout)
