@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 _Y_LABELS = {
     "eval_return": "return of greedy episodes",
-    "return": "return of an episode",
-    "steps_per_s": "env steps a second",
+    "return": "mean return of the last 20 episodes",
+    "steps_per_s": "env steps per second",
     "memory_mb": "memory, MB",
 }
 _WITH_TARGET = ("eval_return", "return")

@@ -72,7 +72,10 @@ def test_more_curves_than_colors_have_other_line_styles() -> None:
     for number in range(9):
         leave(f"r/{number}", lr=number / 10)
     assert main(["plot", "r", "--metric", "return", "--out", "nine.svg"]) == 0
-    blue = re.findall(r'style="fill: none; (.*?)stroke: #2f6fde', Path("nine.svg").read_text())
+    drawn = Path("nine.svg").read_text()
+    [width] = re.findall(r'<svg [^>]*?width="([\d.]+)pt"', drawn)
+    assert float(width) > 8 * 72  # the legend is beside the axes, and hides no curve
+    blue = re.findall(r'style="fill: none; (.*?)stroke: #2f6fde', drawn)
     assert [style[:16] for style in blue] == ["", "stroke-dasharray"] * 2  # curves, then the legend
     assert main(["report", "r", "--no-video"]) == 0
     again = Page.of("report.html").of_class("again")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -45,12 +46,13 @@ def test_a_job_with_a_key_of_its_own_does_not_mix_with_another_job(type_line, fo
 def test_the_tutorial_does_what_it_says(type_line: Type) -> None:
     page = list(blocks((ROOT / "docs" / "tutorial" / "6-two-shells.md").read_text()))
     [program] = [block.code for block in page if block.language == "python" and block.run]
-    [first, second, _] = [block.code for block in page if block.language == "sh"]
+    shells = [block.code for block in page if block.language == "sh"]
+    [first, second, _] = [re.sub(r"\\\n +", "", code) for code in shells]
     [output] = [block.code for block in page if block.language == "text"]
     assert (first, second) == (f"{NODE_0}\n", f"{NODE_1}\n")
 
-    shells = [type_line(line, source=program) for line in (first, second)]
-    assert "".join(shell.end()[1] for shell in shells) == output
+    nodes = [type_line(line, source=program) for line in (first, second)]
+    assert "".join(node.end()[1] for node in nodes) == output
 
 
 # -- what keeps a job from starting --------------------------------------------------------

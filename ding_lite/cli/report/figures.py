@@ -102,6 +102,8 @@ def chart(
             tag("text", _short(y), x=_LEFT - 7, y=down + 4, text_anchor="end"),
         ]
     for x in ticks(x_low, x_high, most=6):
+        if x_label == "generation" and not float(x).is_integer():
+            continue
         right, _ = place(x, y_low)
         parts.append(tag("text", _short(x), x=right, y=_HEIGHT - 17, text_anchor="middle"))
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
@@ -211,6 +213,6 @@ def family(lives: Sequence[Mapping[str, Any]]) -> Element:
         circles.append(circle)
     height = int(_ROW * (1.4 + max(life["place"] for life in lives)))
     label = f"Lineage of {len(parents)} agents over {generations + 1} generations"
-    note = "A row a place, a column a generation, a colour a family. Large: the best of a "
-    note += "generation; dashed: something was mutated."
+    note = "Rows are places, columns generations, colours families. Large: the best of a "
+    note += "generation; dashed: a mutation."
     return figure("Lineage", _svg([*parts, *circles], label, height), note=note)

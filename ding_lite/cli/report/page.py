@@ -24,7 +24,7 @@ POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-
 """The content security policy: a browser loads nothing except the page itself."""
 _RETURNS = {
     "eval_return": "Evaluations: return of greedy episodes",
-    "return": "Training: return of an episode",
+    "return": "Training: mean return of the last 20 episodes",
 }
 _COUNTED = {"step", "wall_s", "env_step", "eval_env_step", "episode_return"}
 """Metrics without a curve of their own."""
@@ -149,7 +149,8 @@ def _summary(groups: Sequence[Group]) -> Element:
         env_steps, wall_s = as_text(run.env_steps or 0), f"{run.last['wall_s']:,.1f} s"
         about = (named(run.directory), _formatted(run.seed), run.state)
         rows.append((*about, env_steps, last, best, _verdict(run.verdict), wall_s))
-    headings = ("run", "seed", "state", "env steps", "last", "best", "verdict", "time")
+    headings = ["run", "seed", "state", "env steps", "last return", "best return"]
+    headings += ["final evaluation", "time"]
     return _section("Results", _table("What each run has reached", headings, rows))
 
 
@@ -162,12 +163,15 @@ def _verdict(verdict: Mapping[str, Any]) -> str:
     return f"{shown}{as_text(value)} in {_counted(episodes, 'episode')}"
 
 
-def _curves(groups: Sequence[Group]) -> Element:
+def _curves(groups: Sequence[Group]) -> Element | None:
     targets = {run.target for run in _runs(groups)}
     target = targets.pop() if len(targets) == 1 else None
-    charts = _cards(_charts(groups, _RETURNS, target))
+    charts = _charts(groups, _RETURNS, target)
+    if not charts:
+        return None
     note = "" if all(len(group.runs) == 1 for group in groups) else _SEVERAL_SEEDS
-    return _section("Curves", _legend(group.name for group in groups), charts, _remark(note))
+    legend = _legend(group.name for group in groups)
+    return _section("Curves", legend, _cards(charts), _remark(note))
 
 
 def _charts(
@@ -234,8 +238,8 @@ def _stages(groups: Sequence[Group]) -> Element | None:
                 (name, f"{s:,.1f} s", _bar(s / total, group.color))
                 for name, s in sorted(means.items(), key=lambda item: -item[1])
             ]
-            title = group.name if len(groups) > 1 or len(shown) > 1 else "Seconds by stage"
-            cards.append(figure(title, _table(title, ("stage", "time", "share"), rows)))
+            table = _table(f"Time by stage of {group.name}", ("stage", "time", "share"), rows)
+            cards.append(figure(group.name, table))
     return _section("Time by stage", _cards(cards)) if cards else None
 
 
@@ -282,9 +286,9 @@ def _nodes(run: Record, of: str) -> Element | None:
             (name, *(_formatted(last.get(count)) for count in counts), f"{last.get('state')}")
         )
         for title, counted in (
-            ("Messages sent a second", _SENT),
-            ("Messages received a second", _RECEIVED),
-            ("Steps a second", ("total_step",)),
+            ("Messages sent per second", _SENT),
+            ("Messages received per second", _RECEIVED),
+            ("Steps per second", ("total_step",)),
         ):
             lines.setdefault(title, []).append(Line(name, *rates(points, counted), color=color))
     charts = [chart(title, some, x_label="seconds") for title, some in lines.items()]
@@ -293,7 +297,7 @@ def _nodes(run: Record, of: str) -> Element | None:
     return _section(
         f"Nodes and their messages{of}",
         _table("The newest counts of each node", headings, rows),
-        _legend(line.label for line in lines["Steps a second"]),
+        _legend(line.label for line in lines["Steps per second"]),
         _cards(charts),
         _remark("Nodes on the machine of the node that reports. Items count where they are sent."),
     )
@@ -364,7 +368,7 @@ def _commands(groups: Sequence[Group]) -> Element:
     code = tag("code", "\n".join(dict.fromkeys(lines)))
     label = "Commands that repeat the runs"
     pre = tag("pre", code, class_="scroll", tabindex=0, role="region", aria_label=label)
-    return _section("To repeat it", pre)
+    return _section("Reproduce", pre)
 
 
 _STYLE = """
@@ -411,7 +415,7 @@ caption { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-pa
 th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--line);
   white-space: nowrap; vertical-align: top; }
 thead th { color: var(--grey); font-weight: 500; }
-tbody th { font-weight: 500; }
+tbody th { font-weight: 500; white-space: normal; overflow-wrap: anywhere; min-width: 9rem; }
 .share { display: flex; align-items: center; gap: .5rem; min-width: 8rem; }
 .share .bar { height: .7em; min-width: 1px; background: currentColor; border-radius: 2px; }
 .pipeline { list-style: none; display: flex; flex-wrap: wrap; gap: .5rem 1.5rem; margin: 0;

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 FloatArray = npt.NDArray[np.float64]
 
 _RETURNS = ("episode_return", "return", "eval_return")
-_BELOW = {"loss": "loss", "steps_per_s": "env steps a second", "memory_mb": "memory, MB"}
+_BELOW = {"loss": "loss", "steps_per_s": "env steps per second", "memory_mb": "memory, MB"}
 _STAGES_SHOWN, _OF_EVALUATIONS = 4, ("evaluate", "verdict")
 _FEW = 200
 """Maximum number of points of a small curve; more points are averaged."""

@@ -109,13 +109,21 @@ def add_titles(figure: Figure, title: str, below: str) -> None:
 
 
 def add_legend(axes: Axes) -> None:
-    """Draw the legend inside the axes where it hides least; there is no room beside the title."""
+    """Draw the legend where it hides least: beside the axes if it has more than four curves."""
     legend = axes.legend(
         loc="best", frameon=True, framealpha=0.8, edgecolor="none", fontsize=10, labelcolor=INK
     )
     for handle in legend.legend_handles:
         if handle is not None:
             handle.set_alpha(1.0)
+    if len(legend.legend_handles) > 4:
+        figure = axes.figure.figure
+        before, sides = figure.get_figwidth(), figure.subplotpars
+        after = before + legend.get_window_extent().width / figure.dpi
+        figure.set_figwidth(after)
+        figure.subplots_adjust(left=sides.left * before / after, right=sides.right * before / after)
+        legend.set_loc("upper left")
+        legend.set_bbox_to_anchor((1.0, 1.0))
 
 
 def save_picture(figure: Figure, path: Path) -> None:

@@ -82,12 +82,15 @@ def node_of_environment(plan: JobPlan, attach_to: Sequence[str]) -> NodeSpec:
     if _is_dialled(plan, node_id, grows):
         port = _port(plan.settings.ports, node_id, num_nodes, may_be_free=rendezvous is not None)
         listen = str(Address("tcp", plan.address or _interface(rendezvous, plan.key_file), port))
+    world = tuple(plan.labels_of_nodes())
     return plan.spec(
         node_id,
-        plan.labels_of_nodes()[node_id],
+        world[node_id],
         dict(zip(lower, where, strict=True)).__getitem__,
         listen=listen,
         rendezvous=listen if node_id == HUB else rendezvous,
+        # Without roles the shells tell the nodes apart by labels, which only each itself knows.
+        world=world if all(plan.roles) and not plan.settings.labels else (),
         growth=grows,
     )
 

@@ -62,7 +62,8 @@ class JobView(Router):
 
     @property
     def world(self) -> tuple[frozenset[str], ...]:
-        if self._spec.world and not self._roster:
+        # Nodes that are started apart may have further labels, which their handshakes contain.
+        if self._spec.world and not self._roster and self._spec.rendezvous is None:
             return self._spec.world
         with self.links.lock:
             known = [s.peer for s in self.links.sessions.values() if s.peer is not None]

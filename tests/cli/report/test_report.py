@@ -8,10 +8,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ding_lite.cli.main import main
-from ding_lite.cli.report.figures import ticks
+from ding_lite.cli.report.figures import Line, chart, ticks
 from ding_lite.cli.report.records import Record, rates
 from ding_lite.recipes.runs import video
 from ding_lite.recipes.runs.directory import Lock
@@ -144,7 +145,11 @@ def test_what_keeps_a_video_from_being_made_is_told(runs: Path) -> None:
 
 def test_a_run_without_evaluations_or_with_half_a_line_has_a_page(runs: Path) -> None:
     leave("r", rows=1)
-    assert "Evaluations: return of greedy episodes" not in written("r", "--no-video").texts
+    texts = written("r", "--no-video").texts
+    assert "Curves" in texts
+    assert "Evaluations: return of greedy episodes" not in texts
+    Path("r/metrics.jsonl").write_text('{"env_step": 8, "wall_s": 0.5, "loss": 1.0}\n')
+    assert "Curves" not in written("r", "--no-video").texts
     shutil.copytree(runs / "runs/evolve-dqn/CartPole-v1/1", "half")
     for name in ("metrics.jsonl", "lineage.jsonl"):
         text = (Path("half") / name).read_text()
@@ -230,6 +235,12 @@ def test_a_page_for_which_there_is_no_room_leaves_nothing_behind(
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert "report.html cannot be written: File too large" in capsys.readouterr().err
     assert [path.name for path in Path().iterdir()] == ["r"]
+
+
+def test_an_axis_of_generations_has_whole_numbers_only() -> None:
+    one = Line("agents", np.array([0.0, 1.0]), np.array([0.5, 0.25]))
+    texts = [text.text for text in chart("fitness", [one], x_label="generation").iter("text")]
+    assert texts[texts.index("generation") - 2 :] == ["0", "1", "generation"]
 
 
 def test_counts_become_rates_and_begin_anew_with_a_node() -> None:

@@ -362,6 +362,20 @@ def test_a_leaf_of_a_star_names_the_nodes_with_unknown_labels(ports: list[int]) 
     assert other.startswith("Node 2 does not know the labels of the nodes [1]")
 
 
+def test_a_leaf_of_a_star_knows_the_roles_of_the_call_and_more_labels_of_peers(
+    ports: list[int],
+) -> None:
+    roles = ["server", "agent", "agent"]
+    hub, *leaves = job(3, "star", ports, roles=roles)
+    hub = replace(hub, labels=hub.labels | {"gpu"}, world=())  # as by DING_LITE_LABELS
+
+    def main(world: World) -> object:
+        world.group(range(world.num_nodes)).barrier()
+        return [world.group(pattern).members for pattern in ("server", "agent", "gpu")]
+
+    assert on_nodes([hub, *leaves], main) == [[(0,), (1, 2), (0,)]] * 3
+
+
 def test_a_leaf_of_a_star_fetches_weights_without_knowing_all_labels(ports: list[int]) -> None:
     specs = job(3, "star", ports)
 
