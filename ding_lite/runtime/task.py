@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError, EnvError, MiddlewareError
+from ding_lite.interruption import Interruption
 from ding_lite.io.importing import refuse_while_importing
 from ding_lite.runtime.composition import Composition
 from ding_lite.runtime.concurrency import Executor
@@ -241,25 +242,28 @@ class Task:
         token = _RUNS_ON.set(self._router)
         self._router.running.append(self)
         try:
+            # Also while resources close, such as a checkpoint that is saved: a signal that comes
+            # twice would end the program then.
             with interruptible(self._end_by, clock=self._clock) as interruption:
-                self._open()
                 try:
-                    self._run(max_step)
-                except EnvError as error:  # no update is half done then
-                    if interruption.signum is None:
-                        raise
-                    self._is_broken_off = True
-                    logger.warning("the step was broken off: %s", error)
-                finally:
-                    if self._latch.is_set and self._router.running == [self]:
-                        self._router._inbox.end_run()
-                interruption.raise_if_any()
-                self._messages.check()
-        except BaseException as error:
-            self._close_run(error)
-            raise
-        else:
-            self._close_run(None)
+                    self._open()
+                    try:
+                        self._run(max_step)
+                    except EnvError as error:  # no update is half done then
+                        if interruption.signum is None:
+                            raise
+                        self._is_broken_off = True
+                        logger.warning("the step was broken off: %s", error)
+                    finally:
+                        if self._latch.is_set and self._router.running == [self]:
+                            self._router._inbox.end_run()
+                    interruption.raise_if_any()
+                    self._messages.check()
+                except BaseException as error:
+                    self._close_run(error, interruption)
+                    raise
+                else:
+                    self._close_run(None, interruption)
         finally:
             self._router.running.remove(self)
             _RUNS_ON.reset(token)
@@ -510,12 +514,15 @@ class Task:
         self._open()
         self._stepped = True
 
-    def _close_run(self, error: BaseException | None) -> None:
+    def _close_run(self, error: BaseException | None, interruption: Interruption) -> None:
+        was_interrupted = error is not None and interruption.signum is not None
         try:
             self._resources.leave(error)
         finally:
             if not self._entered:
                 self._close_all(error)
+        if not was_interrupted:
+            interruption.raise_if_any()
 
     def _close_all(self, error: BaseException | None) -> None:
         try:
