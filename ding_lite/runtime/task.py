@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError, EnvError, MiddlewareError
+from ding_lite.interruption import Interruption
 from ding_lite.io.importing import refuse_while_importing
 from ding_lite.runtime.composition import Composition
 from ding_lite.runtime.concurrency import Executor
@@ -236,7 +237,10 @@ class Task:
             self._latch.rearm()
         self._latch.step.reset()
         limit_torch_threads()
-        with self._as_running(), interruptible(self._end_by, clock=self._clock) as interruption:
+        # Interruptible until resources are closed, such as a checkpoint that is saved: else a
+        # signal that comes twice would end the program meanwhile.
+        interrupts = interruptible(self._end_by, clock=self._clock)
+        with interrupts as interruption, self._as_running(interruption):
             self._open()
             try:
                 self._run_steps(max_step)
@@ -252,7 +256,7 @@ class Task:
             self._messages.check()
 
     @contextmanager
-    def _as_running(self) -> Iterator[None]:
+    def _as_running(self, interruption: Interruption) -> Iterator[None]:
         """Make this the task that the thread runs, and close the run after the `with` block."""
         self._running, self._is_broken_off = True, False
         self._messages.ends_job = _RUNS_ON.get() is not self._router
@@ -261,10 +265,10 @@ class Task:
         try:
             yield
         except BaseException as error:
-            self._close_run(error)
+            self._close_run(error, interruption)
             raise
         else:
-            self._close_run(None)
+            self._close_run(None, interruption)
         finally:
             self._router.running.remove(self)
             _RUNS_ON.reset(token)
@@ -517,12 +521,15 @@ class Task:
         self._open()
         self._stepped = True
 
-    def _close_run(self, error: BaseException | None) -> None:
+    def _close_run(self, error: BaseException | None, interruption: Interruption) -> None:
+        was_interrupted = error is not None and interruption.signum is not None
         try:
             self._resources.leave(error)
         finally:
             if not self._entered:
                 self._close_all(error)
+        if not was_interrupted:
+            interruption.raise_if_any()
 
     def _close_all(self, error: BaseException | None) -> None:
         timeout = 1.0 if isinstance(error, KeyboardInterrupt) else None

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -146,6 +146,45 @@ def test_a_signal_that_comes_twice_is_one(clock: ManualClock) -> None:
     with Task(clock=clock) as task, pytest.raises(SystemExit):
         task.use(Saver(log)).use(terminate).run()
     assert log == ["saver called", "the step ended", "saved at Terminated"]
+
+
+@pytest.mark.parametrize(
+    ("signum", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+@pytest.mark.parametrize("comes_first", ["in the step", "while it is saved"])
+def test_a_signal_while_the_run_is_saved_does_not_break_that_off(
+    signum: signal.Signals, error: type[BaseException], comes_first: str, clock: ManualClock
+) -> None:
+    class Slow(Saver):
+        def __exit__(self, *how: Any) -> None:
+            signal.raise_signal(signum)
+            super().__exit__(*how)
+
+    def interrupt(ctx: Context) -> None:
+        if comes_first == "in the step":
+            signal.raise_signal(signum)
+
+    log: list[str] = []
+    with Task(clock=clock) as task, pytest.raises(error):
+        task.use(Slow(log)).use(interrupt).run(max_step=1)
+    assert log[-1].startswith("saved at")
+    assert task.ctx.total_step == 0
+
+
+def test_a_signal_while_a_failed_run_closes_is_raised_after_it() -> None:
+    class Slow(Saver):
+        def __exit__(self, *how: Any) -> None:
+            signal.raise_signal(signal.SIGINT)
+            super().__exit__(*how)
+
+    def fail(ctx: Context) -> None:
+        raise ZeroDivisionError
+
+    log: list[str] = []
+    with Task() as task, pytest.raises(KeyboardInterrupt) as caught:
+        task.use(Slow(log)).use(fail).run()
+    assert isinstance(caught.value.__context__, ZeroDivisionError)
+    assert log[-1] == "saved at ZeroDivisionError"
 
 
 def test_the_second_ctrl_c_also_ends_the_wait_at_the_barrier(clock: ManualClock) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ding_lite.distributed.accelerate import Processes
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, SaveError, kind_of
+from ding_lite.interruption import is_interrupted
 from ding_lite.middleware.checkpoints.description import PARTS, POLICY, describe
 from ding_lite.middleware.checks import Period, check_has
 from ding_lite.nest import Path as TreePath, leaves, path_name
@@ -163,7 +164,8 @@ class _Checkpoint:
             self._counters["eval_steps"] = ctx.eval_steps
         if "eval_value" in ctx:
             self._eval_value = float(ctx.eval_value)
-        if self._period.is_due(ctx):
+        # An interrupted run may be killed soon, and the last curve takes seconds to draw.
+        if self._period.is_due(ctx) or (self._processes is None and is_interrupted()):
             self._save()
         elif not self._checked_at and self._checked_at != self._counters["train_iter"]:
             # Optimisers have a state after their first step.

@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -63,6 +63,23 @@ def test_ctrl_c_ends_the_step_and_then_saves(policy: DQN, tmp_path: Path) -> Non
         )
 
     assert saved_step(tmp_path) == ended[-1] >= 2
+
+
+def test_an_interrupted_run_is_saved_before_its_reports_end(policy, tmp_path: Path) -> None:
+    class Slow:
+        def __call__(self, ctx: Context) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *how: object) -> None:
+            found.append(saved_step(tmp_path))
+
+    found: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        run_steps(mw.checkpoint(policy, tmp_path, every=1_000), Slow(), steps=1)
+    assert found == [0]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])  # as a second Ctrl-C, or a bug
