@@ -453,15 +453,14 @@ def step_size(**named: float) -> list[str]:
 
 def widths(**named: Any) -> list[str]:
     """Return the faults of widths of layers: a list of whole numbers from 1 on, at least one."""
-    return [
-        fault
-        for name, value in named.items()
-        for fault in (
-            [fault for width in value for fault in whole(1, **{name: width})]
-            if isinstance(value, Sequence) and not isinstance(value, str) and value
-            else [f"`{name}` is {value!r}; widths were expected, such as (64, 64)"]
-        )
-    ]
+    faults: list[str] = []
+    for name, value in named.items():
+        if isinstance(value, Sequence) and not isinstance(value, str) and value:
+            for width in value:
+                faults += whole(1, **{name: width})
+        else:
+            faults.append(f"`{name}` is {value!r}; widths were expected, such as (64, 64)")
+    return faults
 
 
 def choice(*choices: Any) -> Rule:

@@ -26,7 +26,9 @@ def test_a_registered_class_is_itself_and_travels_by_its_qualified_name() -> Non
 
 def test_a_name_is_for_one_class_and_may_be_taken_again_by_the_same() -> None:
     def make(name: str) -> type:
-        return make_dataclass(name, ["x"], namespace={"__module__": "program"})
+        cls = make_dataclass(name, ["x"])
+        cls.__module__ = "program"  # Python 3.12 and newer take no such name from a namespace
+        return cls
 
     records = Records()
     records.add(make("Step"), "step")

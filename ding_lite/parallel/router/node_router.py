@@ -114,8 +114,10 @@ class NodeRouter(JobView):
         self._on_peer = on_peer
         self._beside = beside
         self._missed: set[int] = set()
+        """Nodes that were lost or admitted, to be announced by `node_joined` when they come."""
         self._throttle = Throttle(logger, clock)
         self._lasting: list[Encoded] = []
+        """Events that nodes which join later get as well: the end of each run so far."""
         self.failure: Exception | None = None
         """The error that ends this node, if it is cut off from its job."""
         self.traced = MessageTrace(spec, self._incarnation_of)

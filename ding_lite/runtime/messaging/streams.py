@@ -260,27 +260,27 @@ class Streams:
         """Send unanswered items again; those of a former incarnation may go to any receiver."""
         with self._changed:
             self._gone.discard(node)
-            again = [each.parcel for each in self._uncertain if each.node == node]
+            lost = [each.parcel for each in self._uncertain if each.node == node]
             self._uncertain = [each for each in self._uncertain if each.node != node]
+            stranded, self._stranded = self._stranded, []
             if is_new_incarnation:
                 self._moved.pop(node, None)
-            stranded, self._stranded = self._stranded, []
             moved = self._moved.get(node, set())
-            again += [parcel for parcel in stranded if parcel.number in moved]
-            stranded = [parcel for parcel in stranded if parcel.number not in moved]
-            moved = moved.difference(parcel.number for parcel in again)
-            if not is_new_incarnation:
-                for parcel in again:
-                    self._in_flight[parcel.stream, node] += 1
+            held = [parcel for parcel in stranded if parcel.number in moved]
+            free = [parcel for parcel in stranded if parcel.number not in moved]
+            if is_new_incarnation:
+                free = lost + free
+            else:  # it may have taken them just before
+                held = lost + held
+            for parcel in held:
+                self._in_flight[parcel.stream, node] += 1
+            moved = moved.difference(parcel.number for parcel in held)
             self._changed.notify_all()
         if moved:
             self._withdraw_from(node, sorted(moved))
-        for parcel in again:
-            if is_new_incarnation:
-                self._send_again(parcel)
-            else:
-                self._dispatch(parcel, node)
-        for parcel in stranded:
+        for parcel in held:
+            self._dispatch(parcel, node)
+        for parcel in free:
             self._send_again(parcel)
 
     def left(self, node: int) -> None:
