@@ -13,7 +13,6 @@ import torch
 
 from ding_lite import middleware as mw
 from ding_lite.distributed import ShardedReplay, ShardedTransitions, World, shards
-from ding_lite.distributed.shards import ShardAnswer
 from ding_lite.errors import (
     CodecError,
     ConfigError,
@@ -501,9 +500,9 @@ def sample_anew(learner: ShardedReplay) -> None:
     "answer",
     [
         None,
-        ShardAnswer(1, 0, "drawn"),  # type: ignore[arg-type]
+        shards.ShardAnswer(1, 0, "drawn"),  # type: ignore[arg-type]
         *(
-            ShardAnswer(1, 0, Drawn({}, np.empty(0), np.empty(0, np.int64), total, size))
+            shards.ShardAnswer(1, 0, Drawn({}, np.empty(0), np.empty(0, np.int64), total, size))
             for total, size in ((1e9, 50), (float("nan"), 50), (float("inf"), 50), (1.0, -1))
         ),
     ],

@@ -16,7 +16,7 @@ import math
 import os
 import socket
 import struct
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +29,10 @@ of the largest size, and the events that may be unacknowledged."""
 MAX_UNFINISHED_BYTES = 64 * 2**20
 """Bytes that ZeroMQ may hold of one unfinished message, or of all connections together that have
 not delivered a whole message yet. Messages above 8 MiB are sent in pieces."""
+MAX_OF_A_PEER = 8
+"""The most connections of one peer. It has two, and two further ones where both nodes dial or one
+connects again; each takes a descriptor, without which this process cannot open a file."""
+_SILENT = 16  # connections without a message, beside two of each peer
 LOOK_EVERY_S = 0.1
 """Seconds between two checks while connections receive anything."""
 _IDLE_LOOK_EVERY_S = 1.0
@@ -76,6 +80,8 @@ class Connections:
         self._max_peer_bytes = max_peer_bytes
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self._max_total_bytes = max_total_bytes or memory // 2
+        self.num_peers = 0
+        """How many nodes may connect."""
         self._open: dict[int, _Connection] = {}
         self.of_routes: dict[bytes, int] = {}
         """The descriptors of the links and lanes that have delivered a message, or were dialled."""
@@ -162,7 +168,7 @@ class Connections:
             return self._look_at - now, []
         wait_s = LOOK_EVERY_S if self._measure(now) else _IDLE_LOOK_EVERY_S
         self._look_at = now + wait_s
-        return wait_s, [*self._cut_unfinished(), *self._cut_largest()]
+        return wait_s, [*self._cut_unfinished(), *self._cut_largest(), *self.cut_surplus()]
 
     def _measure(self, now: float) -> bool:
         """Count the bytes of each connection; return whether any are new."""
@@ -219,6 +225,27 @@ class Connections:
             yield (
                 f"{sums[owner]} bytes of {_name(owner)} wait to be read; the limit is {limit}, and "
                 f"{self._max_total_bytes} for all nodes. The connections were cut."
+            )
+
+    def cut_surplus(self) -> Iterator[str]:
+        """Cut the oldest connections of a peer that has too many, and the newest silent ones.
+
+        Which peer a connection belongs to is known from its first message. One of the two
+        connections of a peer may never bring any.
+        """
+        of_owner: defaultdict[int | None, list[int]] = defaultdict(list)
+        for fd, known in self._open.items():
+            if known.is_tcp:
+                of_owner[known.owner].append(fd)
+        for owner, fds in of_owner.items():
+            limit = MAX_OF_A_PEER if owner is not None else _SILENT + 2 * self.num_peers
+            if len(fds) <= limit:
+                continue
+            for fd in fds[limit:] if owner is None else fds[:-limit]:
+                self._shut_down(fd)
+            yield (
+                f"There were {len(fds)} connections of {_name(owner)}; the limit is {limit}. The "
+                f"others were cut."
             )
 
     def _shut_down(self, fd: int) -> None:

@@ -158,6 +158,7 @@ class ZeroMQTransport(Reactor, Transport):
         self._messages: dict[Socket, _Source | None] = {}
         self._monitors: dict[Socket, tuple[Link | None, Lane]] = {}
         self._connections = Connections() if connections is None else connections
+        self._connections.num_peers = len(self._peers)
         self._unauthenticated: UnauthenticatedConnections | None = None
         self._assembler = Assembler(max_under_way=2 * max(1, len(self._peers)))
         self._large_messages = count(1)
@@ -250,6 +251,7 @@ class ZeroMQTransport(Reactor, Transport):
         if node_id not in self._peers:
             self._peers |= {node_id}
             self._assembler.make_room(2)
+            self._connections.num_peers += 1
         if self._authenticator is not None:
             self._authenticator.admit(node_id)
 
@@ -558,6 +560,8 @@ class ZeroMQTransport(Reactor, Transport):
         wait_s, proved, reasons = self._unauthenticated.check(has_come=has_come)
         for fd in proved:
             self._connections.opened(fd)
+        if proved:
+            reasons += self._connections.cut_surplus()
         for reason in reasons:
             self._sinks[0].on_rejected(reason)
         return wait_s

@@ -226,6 +226,37 @@ def test_connections_without_a_whole_message_share_a_small_limit(listener, stack
     listener.wait_for(lambda: len(listener.closed) == 3)
 
 
+def test_a_peer_with_too_many_connections_loses_the_oldest(listener, stack) -> None:
+    for number in range(12):
+        listener.peer(stack, b"%d" % number).send(b"hello")
+    for _ in range(12):
+        listener.read()
+    listener.wait_for(lambda: len(listener.opened) == 12)
+    oldest = listener.opened[:4]
+    assert listener.check() == [
+        "There were 12 connections of node 7; the limit is 8. The others were cut."
+    ]
+    listener.wait_for(lambda: len(listener.closed) >= 4)
+    assert {*oldest} <= {*listener.closed}
+
+
+def test_of_too_many_silent_connections_the_newest_are_cut(listener, stack) -> None:
+    known = listener.peer(stack, b"known")
+    known.send(b"hello")
+    listener.read()
+    listener.connections.num_peers = 1
+    for _ in range(20):
+        listener.raw_peer(stack)
+    newest = listener.opened[-2:]
+    assert listener.check() == [
+        "There were 20 connections of an unknown node; the limit is 18. The others were cut."
+    ]
+    listener.wait_for(lambda: len(listener.closed) == 2)
+    assert {*listener.closed} == {*newest}
+    known.send(b"hello")
+    assert listener.read() == b"known"
+
+
 def test_a_peer_is_never_cut_while_its_messages_are_read(listener, stack) -> None:
     peer = listener.peer(stack, b"peer")
     for number in range(300):
