@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, TypeAlias, cast
 
@@ -65,13 +66,7 @@ class RolloutStack(Stack[AnyPolicy]):
         net = network_of(like)
         self._has_modules = not isinstance(net, MLPActorCritic)
         self._module: Any = copied(_Joined(net.module)) if self._has_modules else None
-        self._first = cache(self._make_members)
-        self._network: Any = None
-        """The network of the policies that learn; values are the last of its outputs."""
-        self._distribution: Distribution
-        self._settings: Settings
-        self._kept: Any = None
-        """The outputs of the last forward, and what its backward needs."""
+        self._first = cache(self._make_first)
 
     @classmethod
     def key(cls, policy: AnyPolicy) -> Hashable | None:
@@ -117,50 +112,50 @@ class RolloutStack(Stack[AnyPolicy]):
         """Do updates until one has done all of its own or has a fault; return the others."""
         flats = [each.policy.flat_weights[0].flat for each in running]
         count = self._take([each.policy for each in running])
-        self._network, self._distribution = self._first(count)
-        self._settings = Settings([each.policy.config for each in running], CPU)
+        settings = Settings([each.policy.config for each in running], CPU)
+        group = _Group(running, *self._first(count), settings)
         try:
             while True:
-                self._answer(running)
+                self._answer(group)
                 left = [each for each in running if each.goes_on()]
                 if len(left) < count:
                     return left
         finally:
             torch._foreach_copy_(flats, self._weights.rows[:count])
 
-    def _answer(self, running: Sequence[_Learning]) -> None:
-        requests = [cast(Any, each.request) for each in running]
+    def _answer(self, group: _Group) -> None:
+        requests = [cast(Any, each.request) for each in group.running]
         if isinstance(requests[0], Infer):
-            value_GM = self._infer(requests)[..., -1].numpy()
-            for row, each in enumerate(running):
+            value_GM = self._infer(group, requests)[..., -1].numpy()
+            for row, each in enumerate(group.running):
                 each.answer = value_GM[row, : len(requests[row].obs)]
         elif isinstance(requests[0], Forward):
-            self._see(running, requests)
+            self._see(group, requests)
         elif isinstance(requests[0], Estimate):
-            _estimate(running, requests)
+            _estimate(group.running, requests)
         else:
-            self._descend(running, requests)
+            self._descend(group, requests)
 
-    def _infer(self, requests: Sequence[Infer]) -> Tensor:
+    def _infer(self, group: _Group, requests: Sequence[Infer]) -> Tensor:
         inputs = self._inputs(_padded([one.obs for one in requests], unit=_ROUNDED))
         found: Tensor
         if self._like.state_size:
             states = _padded([one.state_MS for one in requests], unit=_ROUNDED)
-            found = self._network.step(inputs, states)
+            found = group.network.step(inputs, states)
         else:
-            found = self._network.forward(inputs)
+            found = group.network.forward(inputs)
         return found
 
-    def _see(self, running: Sequence[_Learning], requests: Sequence[Forward]) -> None:
+    def _see(self, group: _Group, requests: Sequence[Forward]) -> None:
         places = _Places(requests)
-        both, behind = self._compute(requests, places, records=requests[0].is_training)
+        both, behind = self._compute(group, requests, places, records=requests[0].is_training)
         log_prob = None
         if requests[0].action is not None:
             action = places.rows([one.action for one in requests])
             outputs = both[..., :-1].reshape(len(action), -1)
-            log_prob = self._distribution.likelihood(outputs, action).log_prob_B
+            log_prob = group.distribution.likelihood(outputs, action).log_prob_B
             log_prob = log_prob.reshape(both.shape[:-1])
-        for place, each in zip(places.each, running, strict=True):
+        for place, each in zip(places.each, group.running, strict=True):
             value_B, log_prob_B = (
                 None if found is None else found[place].reshape(-1)
                 for found in (both[..., -1], log_prob)
@@ -168,33 +163,34 @@ class RolloutStack(Stack[AnyPolicy]):
             states = None if behind is None else behind[place]
             each.answer = ForwardResult(value_B, log_prob_B, states)
 
-    def _descend(self, running: Sequence[_Learning], requests: Sequence[Descend]) -> None:
+    def _descend(self, group: _Group, requests: Sequence[Descend]) -> None:
         steps = [one.steps for one in requests]
         places = _Places(steps)
         if requests[0].seen is None:
-            self._compute(steps, places, records=True)
-        both, saved = self._kept
+            self._compute(group, steps, places, records=True)
+        both, saved = group.kept
         flat_MO = both.reshape(-1, both.shape[-1])
         columns: Any = [places.rows([getattr(one, name) for one in steps]) for name in _OF_LOSS]
         values, outputs_grad_MD, value_grad_M = loss_of_members(
             self._like,
             places.layout,
-            self._settings,
-            self._distribution,
+            group.settings,
+            group.distribution,
             Steps(*columns),
             flat_MO[:, :-1],
             flat_MO[:, -1],
         )
         grad_MO = np.concatenate((outputs_grad_MD, value_grad_M[:, None]), axis=1)
-        self._network.backward(saved, torch.from_numpy(grad_MO.reshape(both.shape)))
+        group.network.backward(saved, torch.from_numpy(grad_MO.reshape(both.shape)))
         of_each = zip(*(value_G.tolist() for value_G in values.values()), strict=True)
-        for row, (each, own) in enumerate(zip(running, of_each, strict=True)):
+        for row, (each, own) in enumerate(zip(group.running, of_each, strict=True)):
             each.descend(
                 dict(zip(values, own, strict=True)), self._grads.rows[row], self._weights.rows[row]
             )
 
     def _compute(
         self,
+        group: _Group,
         requests: Sequence[Forward | Minibatch],
         places: _Places,
         *,
@@ -204,19 +200,19 @@ class RolloutStack(Stack[AnyPolicy]):
         behind: Tensor | None = None
         inputs = self._inputs(torch.from_numpy(places.padded([one.obs for one in requests])))
         if not self._like.state_size:
-            both, saved = self._network.forward_saving(inputs)
+            both, saved = group.network.forward_saving(inputs)
         else:
             unrolls = [cast(Unroll, one.unroll) for one in requests]
-            both, behind, saved = self._network.unroll(
+            both, behind, saved = group.network.unroll(
                 inputs,
                 _padded([unroll.state_NS for unroll in unrolls]),
                 ~_padded([unroll.ended_TN for unroll in unrolls], axes=2).unsqueeze(-1),
                 records=records,
             )
-        self._kept = both.numpy(), saved
+        group.kept = both.numpy(), saved
         return both.numpy(), behind
 
-    def _make_members(self, count: int) -> tuple[Any, Distribution]:
+    def _make_first(self, count: int) -> tuple[Any, Distribution]:
         like = distribution_of(self._like)
         if isinstance(like, Gaussian):
             *_, name = self._like.flat_weights[0].shapes
@@ -253,6 +249,19 @@ class RolloutStack(Stack[AnyPolicy]):
                 for name in ("actor", "critic")
             )
         )
+
+
+@dataclass
+class _Group:
+    """The updates that go on at one time, and the networks of their policies."""
+
+    running: Sequence[_Learning]
+    network: Any
+    """The network of all; values are the last of its outputs."""
+    distribution: Distribution
+    settings: Settings
+    kept: Any = None
+    """The outputs of the last forward, and what its backward needs."""
 
 
 class _Learning:

@@ -246,10 +246,10 @@ class Evaluate:
     def _play_within(self, left: float, ctx: Context) -> tuple[float, int, bool]:
         """Return the mean return, the number of completed episodes, and whether the run ends."""
         num_envs, self._is_near = self._envs.num_envs, False
-        enough, most = self._episodes, max(self._episodes, self._confirm)
+        most = max(self._episodes, self._confirm)
         values: list[float] = []
-        spent, longest, is_good = 0, _SHORT, True
-        while len(values) * num_envs < most:
+        spent, longest = 0, _SHORT
+        while True:
             limit = max(int(left) - spent, longest * num_envs)
             played = play(self._policy, self._envs, max_env_steps=limit)
             spent += played.env_steps
@@ -260,14 +260,13 @@ class Evaluate:
                 break
             longest = max(longest, 2 * played.env_steps // num_envs)
             values.append(played.mean_return)
-            count, is_paid_for = len(values) * num_envs, spent < left
-            if is_paid_for:
+            if spent < left:
                 is_good = not is_below(self._confirm_at, values)
+                wanted = most if is_good else self._episodes
             else:
                 is_good = fmean(values) >= self._goal
-            if not is_good and (count >= enough or not is_paid_for):
-                break
-            if is_good and count >= _CONFIRMED and not is_paid_for:
+                wanted = min(most, _CONFIRMED) if is_good else 0
+            if len(values) * num_envs >= wanted:
                 break
         self._env_steps += spent
         if not values:

@@ -94,11 +94,8 @@ class _KeepBest:
 
     def _save(self, policy: Policy, ctx: Context) -> None:
         """Save a policy alone, with the return of its evaluation in this step."""
-        state, directory, train_iter = (
-            policy.state_dict(),
-            self._directory,
-            ctx.get("train_iter", 0),
-        )
+        state, train_iter = policy.state_dict(), ctx.get("train_iter", 0)
+        directory = self._directory
         check_finite(state, POLICY, known=self._known, train_iter=train_iter, directory=directory)
         meta = {
             "total_step": ctx.total_step,

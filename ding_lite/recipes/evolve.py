@@ -280,40 +280,39 @@ def _run(
         return max(1, env_steps // steps)
 
     generation = every(config.eval_every)
-    tournament = config.tournament(options.seed)
-    mutation = config.mutation(search, options.seed)
     goal = options.target + config.target_margin
+    evaluate = mw.evaluate(
+        population,
+        eval_envs,
+        every=generation,
+        stop_at=goal,
+        episodes=config.eval_episodes,
+        confirm=config.confirm_episodes,
+        confirm_envs=confirm_envs,
+        max_env_steps=options.max_env_steps,
+    )
+    breed = mw.evolve(
+        population,
+        config.tournament(options.seed),
+        config.mutation(search, options.seed),
+        every=generation,
+        lineage=run.directory / LINEAGE,
+    )
+    budget = mw.env_step_budget(
+        options.max_env_steps,
+        every=generation,
+        longest=longest_evaluation(eval_envs, config.eval_episodes * len(population)),
+    )
     with Task() as task:
         parts: dict[str, object] = {
             "population": population,
             "envs": envs,
             "eval_envs": eval_envs,
             "task": task,
+            **({} if confirm_envs is None else {"confirm_envs": confirm_envs}),
+            **config.learn(task, population, envs, search, options),
         }
-        if confirm_envs is not None:
-            parts["confirm_envs"] = confirm_envs
-        parts |= config.learn(task, population, envs, search, options)
-        task.use(
-            mw.evaluate(
-                population,
-                eval_envs,
-                every=generation,
-                stop_at=goal,
-                episodes=config.eval_episodes,
-                confirm=config.confirm_episodes,
-                confirm_envs=confirm_envs,
-                max_env_steps=options.max_env_steps,
-            )
-        )
-        task.use(best_agent)
-        lineage = run.directory / LINEAGE
-        task.use(mw.evolve(population, tournament, mutation, every=generation, lineage=lineage))
-        budget = mw.env_step_budget(
-            options.max_env_steps,
-            every=generation,
-            longest=longest_evaluation(eval_envs, config.eval_episodes * len(population)),
-        )
-        task.use(budget)
+        task.use(evaluate).use(best_agent).use(breed).use(budget)
         plan.save_and_report(task, run, parts, every)
         if not run.quiet:
             task.use(show_generations(population))

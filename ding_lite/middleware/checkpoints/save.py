@@ -127,12 +127,12 @@ class _Checkpoint:
         self._base = directory
         self._processes = processes
         self._turn = 0
-        self._directory = self._place()
         self._period = period
         self._counters: dict[str, Any] = {}
         self._eval_value: float | None = None
         self._saved = True
         self._checked_at: int | None = None
+        """The updates done at the newest check by a step; None before the first."""
         self._known: dict[str, list[TreePath]] = {}
         """The policies, and their arrays that are not finite before the first update."""
         for name, part in parts.items():
@@ -167,8 +167,8 @@ class _Checkpoint:
         # An interrupted run may be killed soon, and the last curve takes seconds to draw.
         if self._period.is_due(ctx) or (self._processes is None and is_interrupted()):
             self._save()
-        elif not self._checked_at and self._checked_at != self._counters["train_iter"]:
-            # Optimisers have a state after their first step.
+        elif self._checked_at in (None, 0) and self._checked_at != self._counters["train_iter"]:
+            # The first step, or the first update, after which optimisers have a state.
             self._checked_at = self._counters["train_iter"]
             self._check()
 
@@ -199,7 +199,9 @@ class _Checkpoint:
         self._period.load_state_dict(state)
         self._turn = int(state.get("turn", 0))
 
-    def _place(self) -> Path:
+    @property
+    def _directory(self) -> Path:
+        """The directory of the newest save, or before it of the first one."""
         rank = self._processes.rank if self._processes else 0
         return place_of(self._base, rank, self._turn)
 
@@ -209,7 +211,6 @@ class _Checkpoint:
             self._save_own()
             return
         self._turn = 1 - self._turn
-        self._directory = self._place()
         if not processes.is_main:
             self._save_own()
         processes.gather("all others have saved", [])

@@ -70,35 +70,15 @@ class BoxNetworks(Networks[ActorT]):
     ) -> None:
         self._spec, self._form, self._device = spec, form, device
         self._sizes = (int(np.prod(spec.input_shape)), *settings.hidden)
-        self._activation, seed = settings.activation, settings.seed
+        self._activation = settings.activation
         self._num_actions = int(np.prod(spec.action_shape))
         self._see: Callable[[Any], Any] = as_floats if spec.packing is None else self._joined
-        self._modules: dict[str, nn.Module] = {}
-        if spec.is_image and spec.packing is None:
-            convs = torso_for(settings.images, spec.obs_shape, env_id=spec.env_id)
-            sizes = spec.obs_shape, convs, settings.hidden
-            squashes = form.actor_type.outputs_per_action == 1
-            counts: Any = {"num_actions": self._num_actions, "num_critics": form.num_critics}
-            actor = actor or (lambda _: self._actor_module(*sizes, squashes=squashes))
-            critic = critic or (
-                lambda _: ImageCritics(*sizes, **counts, activation=self._activation)
-            )
-        if critic is not None:
-            self._modules["critics."] = made_critics(
-                critic, spec, seed=seed, num_critics=form.num_critics, device=device
-            )
-        if actor is not None:
-            per_action = form.actor_type.outputs_per_action
-            self._modules["actor."] = made_actor(
-                actor, spec, seed=seed, num_outputs=per_action, device=device
-            )
-        _check_apart(*self._modules.values())
+        self._modules = self._made_modules(settings, actor, critic)
         with without_numbers():
             self._plain = self._actor_module(self._sizes[:1], (), self._sizes[1:], squashes=False)
-        shapes = self._shapes("critics.")
-        of_actor = self._shapes("actor.")
-        followed = shapes | of_actor if form.has_target_actor else shapes
-        self.weights = FlatWeights({**shapes, **of_actor, **form.more_shapes}, device=device)
+        of_critics, of_actor = self._shapes("critics."), self._shapes("actor.")
+        followed = of_critics | of_actor if form.has_target_actor else of_critics
+        self.weights = FlatWeights({**of_critics, **of_actor, **form.more_shapes}, device=device)
         self.grads = self.weights.zeros_like()
         self.target = FlatWeights(followed, device=device)
         self._own = self._flat_modules(self._modules, self.weights)
@@ -106,10 +86,9 @@ class BoxNetworks(Networks[ActorT]):
         if not form.has_target_actor:
             targets.pop("actor.", None)
         self._own_targets = self._flat_modules(targets, self.target)
-        if "critics." not in self._own:
-            draw_weights(self.weights.part("critics."), rng, first_input=2)
-        if "actor." not in self._own:
-            draw_weights(self.weights.part("actor."), rng)
+        for prefix, first_input in (("critics.", 2), ("actor.", 1)):
+            if prefix not in self._own:
+                draw_weights(self.weights.part(prefix), rng, first_input=first_input)
         self.target.flat.copy_(self.weights.flat[: len(self.target.flat)])
         self.border = len(self.weights.part("critics.").flat)
         """The index of the first weight that is not a critic's."""
@@ -123,6 +102,33 @@ class BoxNetworks(Networks[ActorT]):
             of_members=one_member(self.weights),
             grads_of_members=one_member(self.grads),
         )
+
+    def _made_modules(
+        self,
+        settings: Any,  # noqa: ANN401 - the config of any box policy
+        actor: MakeModule | None,
+        critic: MakeModule | None,
+    ) -> dict[str, nn.Module]:
+        """Make the modules by the prefix of their weights: a user's, and those for images."""
+        spec, form = self._spec, self._form
+        made: dict[str, nn.Module] = {}
+        if spec.is_image and spec.packing is None:
+            convs = torso_for(settings.images, spec.obs_shape, env_id=spec.env_id)
+            sizes = spec.obs_shape, convs, settings.hidden
+            squashes = form.actor_type.outputs_per_action == 1
+            counts: Any = {"num_actions": self._num_actions, "num_critics": form.num_critics}
+            actor = actor or (lambda _: self._actor_module(*sizes, squashes=squashes))
+            critic = critic or (
+                lambda _: ImageCritics(*sizes, **counts, activation=self._activation)
+            )
+        how: Any = {"seed": settings.seed, "device": self._device}
+        if critic is not None:
+            made["critics."] = made_critics(critic, spec, num_critics=form.num_critics, **how)
+        if actor is not None:
+            per_action = form.actor_type.outputs_per_action
+            made["actor."] = made_actor(actor, spec, num_outputs=per_action, **how)
+        _check_apart(*made.values())
+        return made
 
     def _shapes(self, prefix: str) -> dict[str, tuple[int, ...]]:
         module = self._modules.get(prefix, self._plain if prefix == "actor." else None)

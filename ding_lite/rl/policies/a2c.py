@@ -63,14 +63,16 @@ class A2C(ActorCriticPolicy[A2CConfig]):
     _config_type = A2CConfig
 
     def _learned(self, rollout: Rollout) -> Updates[dict[str, Number]]:
-        values: dict[str, Number] = yield Descend(*(yield from self._rows(rollout)))
+        steps, seen = yield from self._rows(rollout)
+        values: dict[str, Number] = yield Descend(steps, seen)
         return values
 
     def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, ForwardResult | None]]:
         seen = yield Forward(merged(rollout.obs), unroll_of(rollout))
         value_TN = seen.value_B.reshape(rollout.reward.shape)
-        values = value_TN, (yield from unseen_values(rollout, seen))
-        steps = yield from with_gae(rollout, self.gamma, self.config.gae_lambda, *values)
+        unseen_M = yield from unseen_values(rollout, seen)
+        gae_lambda = self.config.gae_lambda
+        steps = yield from with_gae(rollout, self.gamma, gae_lambda, value_TN, unseen_M)
         return steps, seen
 
     @staticmethod

@@ -220,18 +220,18 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
 
     def _answer(self, request: Request) -> Any:  # noqa: ANN401 - by the request
         if isinstance(request, Infer):
-            return self._values(*request)
+            return self._values(request.obs, request.state_MS)
         if isinstance(request, Estimate):
             return request.by(*request.columns_TN, **request.settings)
         if isinstance(request, Forward):
-            outputs_BD, value_B, saved = kept = self._forward(
-                request.obs, request.unroll, is_training=request.is_training
-            )
+            kept = self._forward(request.obs, request.unroll, is_training=request.is_training)
+            outputs_BD, value_B, saved = kept
             log_prob_B = None
             if request.action is not None:
                 log_prob_B = self._distribution.likelihood(outputs_BD, request.action).log_prob_B
             return ForwardResult(value_B, log_prob_B, getattr(saved, "behind_TNS", None), kept)
-        values = self._write_gradient(self._rows_of(request.steps), *request)
+        rows = self._rows_of(request.steps)
+        values = self._write_gradient(rows, request.steps, request.seen)
         if not self._stops(values):
             values["grad_norm"] = self._improve(values["loss"])
         return values
@@ -239,8 +239,8 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
         """Compute the gradient of all env steps at once, [P], and its metrics; change nothing."""
         with self._keeping_buffers():
-            found = self._answered(self._rows(self._ready(self._joined(unrolls))))
-            values = self._write_gradient(self._rows_of(found[0]), *found)
+            steps, seen = self._answered(self._rows(self._ready(self._joined(unrolls))))
+            values = self._write_gradient(self._rows_of(steps), steps, seen)
         return self._net.grads.flat.clone(), self._metrics(values)
 
     @property

@@ -155,14 +155,17 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         self._target = networks.target
         self._prepare()
         self._actor, border = networks.actor, networks.border
-        self._critic_optimizer, self._actor_optimizer = (
-            make_optimizer(
-                optimizer, self._weights.flat[part], self._grads.flat[part], parameters, lr=lr
-            )
-            for part, parameters, lr in (
-                (slice(border), partial(networks.parameters, "critics."), config.critic_lr),
-                (slice(border, None), self._parameters_of_actor, config.actor_lr),
-            )
+        weights_P, grads_P = self._weights.flat, self._grads.flat
+        of_critics = partial(networks.parameters, "critics.")
+        self._critic_optimizer = make_optimizer(
+            optimizer, weights_P[:border], grads_P[:border], of_critics, lr=config.critic_lr
+        )
+        self._actor_optimizer = make_optimizer(
+            optimizer,
+            weights_P[border:],
+            grads_P[border:],
+            self._parameters_of_actor,
+            lr=config.actor_lr,
         )
 
     def _prepare(self) -> None:

@@ -203,26 +203,11 @@ def make_own_actor_critic(
     }
     _check_memory(made)
     own = OwnActorCritic(**made)
-    obs = spec.unpack(sample_obs(spec, device=device))
-    params: list[tuple[int, ...]] = (
-        [(num_means,), (2 * num_means,)] if num_means else [(num_outputs,)]
-    )
-    values: list[tuple[int, ...]] = [(), (1,)]
+    wanted: list[tuple[int, ...]] = [(num_outputs,)]
+    if num_means:
+        wanted = [(num_means,), (2 * num_means,)]
     hint = _BOX_HINT if num_means else _HINT
-    if "network" in made:
-        inputs: list[Any] = [obs]
-        expected: list[Any] = [params, values]
-        if own.state_size:
-            count = len(sample_obs(spec))
-            inputs.append(torch.zeros((count, own.state_size), device=device))
-            expected.append([(own.state_size,)])
-        outputs, *_ = check_outputs(
-            made["network"], inputs, expected, spec=spec, num_states=len(inputs) - 1, hint=hint
-        )
-    else:
-        how: Any = {"spec": spec, "name": "actor", "hint": hint}
-        (outputs,) = check_outputs(made["actor"], [obs], [params], **how)
-        check_outputs(made["critic"], [obs], [values], spec=spec, name="critic")
+    outputs = _checked_outputs(made, wanted, spec, own.state_size, hint=hint, device=device)
     if not (num_means or outputs.is_meta):
         _warn_of_probabilities(outputs, name="network" if "network" in made else "actor")
     has_spread = bool(num_means) and outputs.shape[1] == 2 * num_means
@@ -238,6 +223,35 @@ def make_own_actor_critic(
         plain=made.get("network"),
     )
     return network, has_spread
+
+
+def _checked_outputs(
+    made: Mapping[str, nn.Module],
+    wanted: list[tuple[int, ...]],
+    spec: EnvSpec,
+    state_size: int,
+    *,
+    hint: str,
+    device: str | torch.device,
+) -> Tensor:
+    """Return the actor's outputs for a few observations; raise if a module's are not as wanted."""
+    sample = sample_obs(spec, device=device)
+    obs = spec.unpack(sample)
+    values: list[tuple[int, ...]] = [(), (1,)]
+    if "network" not in made:
+        how: Any = {"spec": spec, "name": "actor", "hint": hint}
+        (outputs,) = check_outputs(made["actor"], [obs], [wanted], **how)
+        check_outputs(made["critic"], [obs], [values], spec=spec, name="critic")
+        return outputs
+    inputs: list[Any] = [obs]
+    expected: list[Any] = [wanted, values]
+    if state_size:
+        inputs.append(torch.zeros((len(sample), state_size), device=device))
+        expected.append([(state_size,)])
+    outputs, *_ = check_outputs(
+        made["network"], inputs, expected, spec=spec, num_states=len(inputs) - 1, hint=hint
+    )
+    return outputs
 
 
 def log_std_name(network: object) -> str:

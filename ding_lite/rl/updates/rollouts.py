@@ -1,6 +1,7 @@
 """Updates of A2C, PPO and IMPALA as generators that yield requests, and the parts that they share.
 
-Its policy answers a request, or, for the policies of a population, one computation for all.
+A policy answers the requests of its own updates. In a population those of all policies are answered
+together, by one computation.
 """
 
 from __future__ import annotations

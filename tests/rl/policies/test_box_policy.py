@@ -55,9 +55,9 @@ def learn_in(kind, env_id, *, gamma, n_step=1, updates=300):
     settings = {"hidden": (32, 32), "actor_lr": 2e-3, "critic_lr": 1e-2, "target_tau": 0.05}
     if kind == "sac":  # a bonus for entropy would be part of the values
         settings |= {"alpha": 1e-3, "learn_alpha": False}
-    envs = make_envs(env_id, 8, seed=0)
-    policy = make(kind, envs.spec, gamma=gamma, n_step=n_step, **settings)
-    return learn_from_random_actions(policy, envs, updates=updates)
+    with make_envs(env_id, 8, seed=0) as envs:
+        policy = make(kind, envs.spec, gamma=gamma, n_step=n_step, **settings)
+        return learn_from_random_actions(policy, envs, updates=updates)
 
 
 def value(policy, obs, action=0.0):

@@ -33,8 +33,8 @@ batch, prioritized = (partial(draw, spec=CARTPOLE) for draw in (draw_batch, draw
 def learn_in(env_id, *, gamma, n_step=1, updates=400, size=64, lr=1e-2, wrappers=(), **settings):
     """Train a small DQN on random actions in an environment."""
     config = DQNConfig(lr=lr, gamma=gamma, n_step=n_step, hidden=(32,), target_tau=0.05, **settings)
-    envs = make_envs(env_id, 8, seed=0, wrappers=wrappers)
-    return learn_from_random_actions(DQN(envs.spec, config), envs, updates=updates, size=size)
+    with make_envs(env_id, 8, seed=0, wrappers=wrappers) as envs:
+        return learn_from_random_actions(DQN(envs.spec, config), envs, updates=updates, size=size)
 
 
 def values(policy, obs):

@@ -200,8 +200,8 @@ def test_policies_of_one_choice_refuse_several_and_name_ppo(kind, space):
 def test_only_real_numbers_are_normalised(kind):
     policy = kind(MASKED, {"normalize_obs": True})
     obs = random_obs(MASKED, 100)
-    policy._norm.update(obs)
-    normed = policy._norm(obs)
+    policy.norm.update(obs)
+    normed = policy.norm(obs)
     np.testing.assert_array_equal(normed[:, 3:], obs[:, 3:])
     np.testing.assert_allclose(normed[:, :3].std(axis=0), 1.0, atol=1e-3)
     assert legal(MASKED, obs)[np.arange(100), policy.act(obs)].all()

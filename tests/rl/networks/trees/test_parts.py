@@ -164,7 +164,7 @@ def test_a_plain_module_normalises_each_part_of_a_tree_as_the_policy_does(
     rng = np.random.default_rng(0)
     obs = spec.pack({"a": 9.0 + rng.normal(size=(50, 3)), "b": rng.integers(2, size=50)})
     untrained = policy.act(obs, explore=False)
-    policy._norm.update(obs)
+    policy.norm.update(obs)
     found = policy.module(spec.unpack(torch.from_numpy(obs))).detach().numpy()
     best = policy.act(obs, explore=False)
     assert (best != untrained).any()
