@@ -170,8 +170,15 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Leave out what only the tests of the pages read, and read Markdown inside of tables."""
+def on_page_markdown(markdown: str, page: Any = None, **_: Any) -> str:
+    """Leave out what only the tests of the pages read, and read Markdown inside of tables.
+
+    A search shows guides before pages of these folders, and the first page has no other beside it.
+    """
+    if page and page.file.src_uri.startswith(("api/", "benchmarks/", "design/")):
+        page.meta["search"] = {"boost": 0.3}
+    if page and page.is_homepage:
+        page.meta["hide"] = ["navigation"]
     markdown = _FENCE_WORDS.sub(r"\1", markdown)
     return _CELL.sub(r"<\1 markdown", markdown)
 

@@ -23,7 +23,7 @@ from ding_lite.errors import ConfigError, pip_line
 from ding_lite.io.memory import available_bytes
 from ding_lite.settings import PREFIX, Settings, process_environ
 
-Level: TypeAlias = Literal["ok", "warn", "fail"]
+Level: TypeAlias = Literal["ok", "-", "warn", "fail"]
 
 PACKAGE = "ding_lite"
 OLDEST_PYTHON = (3, 11)
@@ -46,7 +46,7 @@ _EXTRAS = {
     "mlflow": "metrics in MLflow",
     "tune": "searches with Optuna",
 }
-_COLORS = {"ok": "32", "warn": "33", "fail": "31"}
+_COLORS = {"ok": "green", "-": "", "warn": "yellow", "fail": "red"}
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def examine(_: object = None) -> int:
             _print(finding)
     if "fail" not in levels:
         warned = levels.count("warn")
-        print(f"\n{f'{warned} to look at; ' if warned else ''}ding_lite can work here.")
+        print(f"\n{f'{warned} to look at; ' if warned else ''}ding_lite can run on this machine.")
         return DONE
     print(f"\n{levels.count('fail')} to mend.")
     return FAILED
@@ -102,10 +102,12 @@ def _judged(subject: str, found: str, is_enough: bool, advice: str) -> Finding:
 
 
 def _print(finding: Finding) -> None:
-    level = f"{finding.level:<4}"
-    if sys.stdout.isatty():
-        level = f"\x1b[{_COLORS[finding.level]}m{level}\x1b[0m"
-    print(f"{level}  {finding.subject:<14}  {finding.found}", flush=True)
+    from rich.console import Console
+    from rich.text import Text
+
+    level = (f"{finding.level:<4}", _COLORS[finding.level])
+    line = Text.assemble(level, f"  {finding.subject:<14}  {finding.found}")
+    Console().print(line, soft_wrap=True)
     if finding.advice:
         print(f"{'':<22}{finding.advice}")
 
@@ -160,7 +162,7 @@ def _extras() -> Iterator[Finding]:
         if not needed:
             continue
         if _version_of(needed[0].name) is None:  # the others may be installed for another reason
-            yield Finding("ok", extra, f"not installed; for {purpose}: {pip_line(extra)}")
+            yield Finding("-", extra, f"not installed; for {purpose}: {pip_line(extra)}")
         elif faults := [text for text, is_enough in found if not is_enough]:
             yield Finding("warn", extra, f"for {purpose}: {', '.join(faults)}", pip_line(extra))
         else:
@@ -289,7 +291,7 @@ class _Meeting:
         no_answer = (error.strip().splitlines() or ["no answer"])[-1], 0.0
         for protocol in PROTOCOLS:
             fault, seconds = answers.get(protocol, no_answer)
-            subject, found = f"nodes by {protocol}", f"two nodes have met, in {seconds:.1f} s"
+            subject, found = f"nodes by {protocol}", f"two nodes connected in {seconds:.1f} s"
             if fault:
                 yield Finding("fail", subject, fault.splitlines()[0], advice)
             else:

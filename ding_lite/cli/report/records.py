@@ -27,7 +27,7 @@ from ding_lite.recipes.runs.stages import seconds_by_stage
 from ding_lite.recipes.table import RECIPES
 from ding_lite.rl.batch import NumpyArray
 
-State: TypeAlias = Literal["done", "going", "interrupted", "unknown"]
+State: TypeAlias = Literal["done", "running", "interrupted", "unknown"]
 _MOST_BYTES = 64 << 20
 _EVOLVE = "evolve-"
 _MOST = 1_000_000
@@ -79,9 +79,9 @@ class Record(Result):
 
     @cached_property
     def state(self) -> State:
-        """Whether the run is done, going, or interrupted; unknown without a `config.json`."""
+        """Whether the run is done, running, or interrupted; unknown without a `config.json`."""
         if is_locked(self.directory):
-            return "going"
+            return "running"
         if not (self.directory / CONFIG).exists():
             return "unknown"
         return "done" if self.verdict else "interrupted"

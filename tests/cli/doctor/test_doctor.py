@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import os
 from collections.abc import Iterator
 from configparser import RawConfigParser
@@ -39,7 +40,20 @@ def test_all_is_well_where_the_tests_run(tmp_path: Path) -> None:
     subjects = {line[6:20].strip(): line[:4].strip() for line in done.stdout.splitlines()[:-2]}
     for subject in ("python", "packages", "runs", "nodes by ipc", "nodes by tcp", "threads", "gpu"):
         assert subjects[subject] == "ok", subject
-    assert done.stdout.splitlines()[-1].endswith("ding_lite can work here.")
+    assert done.stdout.splitlines()[-1].endswith("ding_lite can run on this machine.")
+
+
+@pytest.mark.parametrize(("no_color", "begins"), [("", "\x1b[32mok  \x1b[0m  "), ("1", "ok    ")])
+def test_a_terminal_shows_colors_unless_the_user_wants_none(monkeypatch, no_color, begins) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdout", screen := Screen())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", no_color)
+    doctor._print(Finding("ok", "python", "3.11"))
+    assert screen.getvalue() == f"{begins}python          3.11\n"
 
 
 def test_something_to_mend_ends_with_1(capsys, monkeypatch) -> None:
@@ -49,7 +63,7 @@ def test_something_to_mend_ends_with_1(capsys, monkeypatch) -> None:
 
     monkeypatch.setattr(doctor, "_Meeting", Met)
     assert doctor.examine() == 0
-    assert capsys.readouterr().out.endswith("\n1 to look at; ding_lite can work here.\n")
+    assert capsys.readouterr().out.endswith("\n1 to look at; ding_lite can run on this machine.\n")
     monkeypatch.setenv("DING_LITE_NODE_ID", "first")
     assert doctor.examine() == 1
     out = capsys.readouterr().out
@@ -80,7 +94,7 @@ def test_a_package_that_is_missing_or_too_old_is_named(monkeypatch: pytest.Monke
     assert (missing.level, missing.found) == ("fail", "no-such-package is not installed")
     assert (fine.level, fine.found.split()[0]) == ("ok", "rich")
     [extra] = [finding for finding in look("_extras") if finding.subject == "ray"]
-    assert extra.level == "ok"
+    assert extra.level == "-"
 
 
 def test_an_extra_with_a_package_that_is_missing_or_too_old_is_named(monkeypatch) -> None:

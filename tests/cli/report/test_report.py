@@ -176,8 +176,8 @@ def test_the_state_of_a_run_is_told(runs: Path) -> None:
 
     assert state() == "done"
     lock = Lock(Path("r"))
-    assert state() == "going"
-    assert "going" in written("r", "--no-video").texts
+    assert state() == "running"
+    assert "running" in written("r", "--no-video").texts
     lock.release()
     Path("r/result.json").unlink()
     assert state() == "interrupted"
