@@ -255,6 +255,14 @@ def test_a_setting_that_the_resumed_run_did_not_know_has_its_default(tmp_path: P
     assert (found.policy_config.lr, found.sources["lr"]) == (DQNConfig().lr, "default")
 
 
+def test_an_option_that_the_resumed_run_did_not_save_has_its_default(tmp_path: Path) -> None:
+    described = {"example": "dqn", "options": {"env": "CartPole-v1"}, "config": {"num_envs": 4}}
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    found = plan(out=tmp_path, resume=True)
+    assert found.options.max_env_steps == found.recipe.max_env_steps
+    assert plan().options.max_env_steps != found.recipe.max_env_steps  # that of the preset
+
+
 def test_atari_wraps_every_game_and_changes_only_what_is_learned_from() -> None:
     found = plan(env="CartPole-v1", settings={"atari": True})
     assert found.options.env_description == {
