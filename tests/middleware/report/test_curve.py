@@ -88,10 +88,10 @@ def test_loss_speed_and_memory_are_small_curves_below(tmp_path: Path) -> None:
 
     run_steps(learn, report, mw.curve(tmp_path / "curve.svg"), steps=1_000)
     words = texts(tmp_path / "curve.svg")
-    for expected in ("return of an episode", "loss", "env steps a second", "memory, MB"):
+    for expected in ("return of an episode", "loss", "env steps per second", "memory, MB"):
         assert expected in words
     draw(tmp_path / "without.svg")
-    assert not {"loss", "env steps a second"} & set(texts(tmp_path / "without.svg"))
+    assert not {"loss", "env steps per second"} & set(texts(tmp_path / "without.svg"))
 
 
 def test_a_small_curve_of_many_points_shows_their_means() -> None:
