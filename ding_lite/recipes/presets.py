@@ -140,7 +140,8 @@ DQN_EVOLUTION_PRESETS: dict[str, dict[str, Any]] = {
 
 # Young and Tian 2019 (arXiv:1903.03176) update a convolution with 32 transitions after each env
 # step. Layers without convolutions, and 128 transitions in an update after every 16 env steps, take
-# about a tenth of the processor time.
+# about a tenth of the processor time. Seed 0 has a return of 13.4 on Breakout after a million env
+# steps, still rising, and of 1.4 on Asterix, where PPO needs several million to rise, too.
 _MINATAR_DQN: dict[str, Any] = {
     "max_env_steps": 1_000_000,
     "num_envs": 32,
