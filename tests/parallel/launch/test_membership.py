@@ -276,7 +276,8 @@ def test_a_node_with_an_impossible_address_does_not_keep_others_from_joining(
     job: Any, address: object
 ) -> None:
     here = job("mesh")
-    rogue = here.grow()
+    rogue, registry = here.grow(), here.routers[0]._membership
+    here.wait(lambda: bool(registry._members[rogue.node_id].address))  # a right one, before
     rogue._calls.serve(ROSTER, lambda asker, *roster: address)
     assert here.grow().peers == (0, 1, 2)
 
