@@ -258,7 +258,8 @@ def test_a_module_that_starts_threads_is_not_preloaded(folder: Path) -> None:
 def test_ctrl_c_or_a_closed_terminal_lets_all_nodes_end_their_step(
     fork: Fork, signum: signal.Signals, code: int
 ) -> None:
-    with fork(source=STEPS + TWO_ALONE) as program:
+    obeys = "signal.signal(signal.SIGHUP, signal.SIG_DFL)"  # also if `nohup` started the tests
+    with fork(source=obeys + STEPS + TWO_ALONE) as program:
         pids = program.pids(2)
         os.kill(program.pid, signum)
         assert program.end()[0] == code

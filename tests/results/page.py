@@ -41,8 +41,7 @@ target, evaluations and start-up included. `data/` has the day, the commit and t
 run."""
 NOTES = {
     "MinAtar": """The targets are returns of PPO in [gymnax](https://github.com/RobertTLange/gymnax),
-whose games are easier: MinAtar repeats the last action in a tenth of the env steps. Without that
-the DQN of Breakout below has a return of 25.0 instead of 12.8, in 60 episodes each."""
+which plays easier games: MinAtar repeats the last action in a tenth of the env steps."""
 }
 """What to know about the targets of a group."""
 

@@ -264,7 +264,7 @@ def test_nodes_and_their_messages_are_recorded_and_drawn(process: Warm, tmp_path
     assert "Nodes and their messages" in page.texts
     assert {"node 0 (learner)", "node 1 (collector)", "node 2 (collector)"} <= set(page.texts)
     labels = [own["aria-label"] for own in page.named("svg")]
-    assert any(label.startswith("Messages sent a second over seconds") for label in labels)
+    assert any(label.startswith("Messages sent per second over seconds") for label in labels)
     assert {"learner", "collector", "fetch_weights", "receive"} <= set(page.texts)
     command = f"python {example} --max-env-steps 6000 --target 1000"
     assert command in page.texts
