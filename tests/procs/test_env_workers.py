@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import threading
 
 import gymnasium
@@ -71,6 +72,17 @@ def test_a_wrapper_defined_in_a_function_can_be_sent():
 
     with make_envs("probe/Counter-v0", 2, mode="async", wrappers=[doubled]) as envs:
         assert envs.step(np.zeros(2, dtype=np.int64)).reward.tolist() == [2.0, 2.0]
+
+
+def test_a_program_that_an_environment_starts_can_be_terminated():
+    def with_simulator(env):
+        with subprocess.Popen(["sleep", "1000"]) as simulator:
+            simulator.terminate()
+        ended_by = -simulator.returncode
+        return gymnasium.wrappers.TransformReward(env, lambda _: float(ended_by))
+
+    with make_envs("probe/Counter-v0", 2, mode="async", wrappers=[with_simulator]) as envs:
+        assert envs.step(np.zeros(2, dtype=np.int64)).reward.tolist() == [signal.SIGTERM] * 2
 
 
 def test_a_wrapper_that_cannot_be_sent_is_refused():

@@ -301,8 +301,10 @@ def _end_all(workers: list[_Worker], within: float, clock: Clock) -> None:
 def _work(pipe: Connection, memory: Sequence[Any], share: _Assignment) -> None:
     """Run commands from the pipe until it is closed; the main function of a worker process."""
     # Terminals, `timeout`, systemd and SLURM send them to all processes; the parent handles them.
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        # Not SIG_IGN: a program that an environment starts would inherit it, and never terminate.
+        signal.signal(signum, lambda *_: None)
     view = _view(memory, share.spec, share.num_envs)
     rows = _Arrays._make(array[share.rows] for array in view)
     try:
