@@ -3,18 +3,11 @@
 With one worker `main` runs in this process, under the labels of a single node; use this to debug a
 distributed program. With more workers, each node is a child process and this process is their
 supervisor. Under an external launch no process is started: if the environment, a launcher such as
-torchrun, or `attach_to` makes this process one node of a job, `join` determines its place.
-
-What is ugly here and why: a node finds `main` by importing the program a second time, under the
-name `__mp_main__`. This cannot work for a function within a function, in a notebook, or in the
-`__main__.py` of a package. It also starts the job again and again if the call is not guarded by
-`if __name__ == "__main__"`. Each of these is checked here, because Python's own errors do not name
-the cause.
+torchrun, or `attach_to` makes this process one node of a job, `place` determines which one.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 import multiprocessing
 import os
@@ -24,8 +17,6 @@ from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from types import FunctionType
 from typing import Any, TypeAlias, TypeVar
 
 from ding_lite.errors import ConfigError
@@ -33,18 +24,22 @@ from ding_lite.io.files import limit_of
 from ding_lite.io.importing import refuse_while_importing
 from ding_lite.io.memory import check_fits
 from ding_lite.log import named_in_logs
+from ding_lite.parallel.launch.connect import connected
 from ding_lite.parallel.launch.environment.base import Placement
 from ding_lite.parallel.launch.environment.detect import placement_of
-from ding_lite.parallel.launch.join import (
+from ding_lite.parallel.launch.join import first_elastic_node, joining_node
+from ding_lite.parallel.launch.main_function import (
+    check_arguments,
+    check_importable,
+    refuse_asynchronous,
+)
+from ding_lite.parallel.launch.membership import router_of
+from ding_lite.parallel.launch.place import (
     attached_node,
-    connected,
-    first_elastic_node,
-    joining_node,
     node_of_environment,
     node_of_launcher,
     tcp_only,
 )
-from ding_lite.parallel.launch.membership import router_of
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.network.topology import NodeSpec, Topology
@@ -244,8 +239,8 @@ def _role_of_joining_node(
 def _runner(start: Start) -> Runner[Any]:
     def run(main: Callable[..., ResultT], /, *args: object, **kwargs: object) -> list[ResultT]:
         _refuse_nesting()
-        _refuse_asynchronous(main)
-        _check_arguments(main, args, kwargs)
+        refuse_asynchronous(main)
+        check_arguments(main, args, kwargs)
         refuse_while_importing()
         try:
             return start(main, args, kwargs)
@@ -315,7 +310,7 @@ def _join(
 def _run_on_processes(
     plan: JobPlan, max_retries: int, main: Main, args: Args, kwargs: Kwargs
 ) -> list[Any]:
-    _check_main(main)
+    check_importable(main)
     with ExitStack() as stack:
         with postponed():  # an interrupt here would leave the directory behind
             directory = PrivateDirectory()
@@ -403,86 +398,3 @@ def _refuse_nesting() -> None:
             "`Parallel.runner(...)(main)` was called within a `main` that a runner has started. "
             "A node cannot have nodes of its own: give the outer runner more workers."
         )
-
-
-def _refuse_asynchronous(main: Callable[..., object]) -> None:
-    is_coroutine = inspect.iscoroutinefunction(main) or inspect.isasyncgenfunction(main)
-    if is_coroutine or inspect.isgeneratorfunction(main):
-        kind = "a coroutine" if is_coroutine else "a generator"
-        advice = ", which may call `asyncio.run(...)`" if is_coroutine else ""
-        raise ConfigError(
-            f"`{getattr(main, '__qualname__', main)}` is {kind} function, so a call runs nothing "
-            f"of it. Give a plain function{advice}; middleware of a task may be asynchronous."
-        )
-
-
-def _check_arguments(main: Main, args: Args, kwargs: Kwargs) -> None:
-    try:
-        signature = inspect.signature(main, follow_wrapped=False)  # a wrapper may add arguments
-    except (TypeError, ValueError):  # some functions in C have no signature
-        return
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise ConfigError(
-            f"`{getattr(main, '__qualname__', main)}` takes {signature}: {error}. Its arguments "
-            f"follow it in the call of the runner, and `--` on a command line."
-        ) from error
-
-
-def _check_main(main: Callable[..., object]) -> None:
-    # Under pdb a program has no `__spec__`, which multiprocessing reads.
-    vars(sys.modules["__main__"]).setdefault("__spec__", None)
-    if not callable(main):
-        raise ConfigError(f"`main` is {main!r}; a function was expected, without parentheses.")
-    name = getattr(main, "__qualname__", "")
-    if "<lambda>" in name or "<locals>" in name:
-        kind = "a lambda" if "<lambda>" in name else "defined within a function"
-        raise ConfigError(
-            f"`{name}` is {kind}, and a node, which is another process, could not find it. "
-            f"Define it at the top level of a module, and give it arguments instead of what it "
-            f"sees around it: runner(main, argument)."
-        )
-    if getattr(main, "__module__", None) == "__main__":
-        _check_program()
-    if inspect.isfunction(main):
-        _check_name(main)
-
-
-def _check_program() -> None:
-    program = sys.modules["__main__"]
-    module = getattr(program.__spec__, "name", None)
-    file = getattr(program, "__file__", None)
-    if module is not None and module.split(".")[-1] == "__main__":
-        raise ConfigError(
-            f"`main` is defined in {file}, which Python does not import a second time, so a node "
-            f"could not find it. Move it to another module of the package, and import it there."
-        )
-    if module is None and (file is None or not Path(file).is_file()):
-        raise ConfigError(
-            "`main` was defined in an interactive session or a notebook, or came from standard "
-            "input, so a node, which is another process, could not find it. Save it in a file "
-            "and import it from there (in a notebook, `%%writefile train.py` on top of its cell "
-            "saves it), or use n_parallel_workers=1, which runs it here."
-        )
-
-
-def _check_name(main: FunctionType) -> None:
-    if main.__module__ is None:
-        raise ConfigError(
-            f"`{main.__qualname__}` was made by `exec` and belongs to no module, so a node, which "
-            f"is another process, could not find it. Define it in a file, and import it from there."
-        )
-    found: object = sys.modules.get(main.__module__)
-    file = getattr(found, "__file__", None)
-    for part in main.__qualname__.split("."):
-        found = getattr(found, part, None)
-    if found is main:
-        return
-    where = "the program" if main.__module__ == "__main__" else f"`{main.__module__}`"
-    raise ConfigError(
-        f"`{main.__qualname__}` is not found under that name in {where}, which is {file} here, so "
-        f"a node, which is another process, could not find it either. Was it renamed, or does "
-        f"another program run this one, such as cProfile? Define it in a module of its own, and "
-        f"import it from there."
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 from concurrent.futures import ThreadPoolExecutor
-from functools import wraps
 from typing import Any
 
 import pytest
@@ -138,39 +137,6 @@ def test_what_does_not_fit_is_refused_before_main_runs(
 def test_a_key_that_the_protocol_does_not_need_is_named(caplog: pytest.LogCaptureFixture) -> None:
     Parallel.runner(2, key_file="job.key", protocol="ipc")
     assert "`key_file` is not used: with the protocol `ipc`" in caplog.text
-
-
-async def coroutine() -> None: ...
-
-
-async def asynchronous_generator() -> Any:
-    yield
-
-
-def generator() -> Any:
-    yield
-
-
-def add(one, two): ...
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("main", [coroutine, asynchronous_generator, generator])
-def test_a_main_of_which_a_call_runs_nothing_is_refused(main: Any, workers: int) -> None:
-    with pytest.raises(ConfigError, match=f"`{main.__name__}` is a .* Give a plain function"):
-        Parallel.runner(workers)(main)
-
-
-@wraps(coroutine)
-def wrapped(*words: str) -> tuple[str, ...]:
-    return words
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_arguments_that_main_does_not_take_are_refused_before_nodes_start(workers: int) -> None:
-    with pytest.raises(ConfigError, match=r"`add` takes \(one, two\): missing .* 'two'\. Its arg"):
-        Parallel.runner(workers)(add, 1)
-    assert Parallel.runner(1)(wrapped, "takes any") == [("takes any",)]
 
 
 # -- launchers -----------------------------------------------------------------------------
