@@ -23,7 +23,7 @@ import select
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import zmq
 from zmq.backend import Socket as BaseSocket, zmq_poll
@@ -32,6 +32,7 @@ from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.parallel.transport.base import Frame
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
+_T = TypeVar("_T")
 
 GRACE_S = 0.002
 """A thread that takes over again within these seconds is in a conversation."""
@@ -178,6 +179,21 @@ class Sockets:
             if self._is_leader_woken:
                 self._is_leader_woken = False
                 os.eventfd_read(self._leader_fd)
+
+    def take(self, socket: Socket, read: Callable[[], _T], *, check: bool = True) -> _T | None:
+        """Call `read` if there is a message; return None if not, or if it raises zmq.Again.
+
+        Until then `wait` returns at once, and the socket stays in `unread`. To `check` first is
+        cheaper if there is often no message.
+        """
+        with self.lock:
+            if not check or self.is_readable(socket):
+                try:  # `suppress` would cost each message more
+                    return read()
+                except zmq.Again:
+                    pass
+            self.unread.discard(socket)
+            return None
 
     def is_readable(self, socket: Socket) -> bool:
         """Tell whether there is a message; with `lock` held."""
