@@ -24,7 +24,7 @@ from ding_lite.rl.batch import Array, NumpyArray, to_numpy
 from ding_lite.rl.host_or_device import floats, namespace
 
 LeafSpace: TypeAlias = Box | Discrete | MultiDiscrete | MultiBinary
-ObsSpace: TypeAlias = LeafSpace | Dict | Tuple[Any]
+ObsSpace: TypeAlias = "LeafSpace | Dict | Tuple[Any]"  # `Tuple` is no generic class before 1.4
 Tree: TypeAlias = Any
 """An observation with the structure of its space: an array, or a dict or tuple of trees."""
 Keys: TypeAlias = tuple[str | int, ...]
