@@ -15,8 +15,8 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help install demo test all-tests test-fast test-slow lint type format examples docs bench \
-        bench-gpu bench-peers bench-compare results check clean dist wheel site site-check \
-        recordings release
+        bench-gpu bench-peers bench-compare results check clean dist wheel lowest site \
+        site-check recordings release
 
 help: ## Show what each verb does
 	@echo "make <verb>; the first one also sets up $(VENV)"
@@ -86,6 +86,9 @@ dist: $(VENV)/.installed ## Build the wheel and the source archive into dist/
 
 wheel: $(VENV)/.installed ## Use the wheel from a clean environment (ARGS="python3.11 python3.12" for several)
 	@$(PY) -m tests.wheel $(ARGS)
+
+lowest: $(VENV)/.installed ## Run the tests of units with the lowest versions that setup.cfg allows
+	@$(PY) -m tests.lowest .venv-lowest $(ARGS)
 
 # Not --quiet: that would hide dead links from its `strict`.
 site: .venv-site/.installed ## Build the site into site/; fails on a dead link or a public name without an entry

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from ding_lite.errors import ShapeError
 from ding_lite.rl.batch import Array, NumpyArray, to_numpy
@@ -308,7 +309,10 @@ def are_channels_assumed(shape: tuple[int, ...]) -> bool:
 def as_floats(obs: ArrayT) -> ArrayT:
     """Scale bytes to 0 to 1; return floats unchanged."""
     if isinstance(obs, Tensor):
-        return obs.float().mul_(_PER_BYTE) if obs.dtype == torch.uint8 else obs
+        if obs.dtype != torch.uint8:
+            return obs
+        # PyTorch 2.6 cannot write a change in place as ONNX.
+        return obs.float() * _PER_BYTE if is_compiling() else obs.float().mul_(_PER_BYTE)
     return obs.astype(np.float32) * np.float32(_PER_BYTE) if obs.dtype == np.uint8 else obs
 
 

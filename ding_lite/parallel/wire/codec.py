@@ -179,7 +179,8 @@ def _open(meta: bytes | memoryview, buffers: Sequence[memoryview]) -> tuple[_Rea
     try:
         found = _DECODER.decode(meta)
         is_canonical = _ENCODER.encode(found) == meta
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    # Before msgspec 0.22 a key that has no hash is a TypeError.
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError) as error:
         raise CodecError(f"The meta is no msgpack as it should be: {error}") from error
     if not is_canonical:
         raise CodecError("The meta is not in its shortest form, or a dict in it has a key twice.")

@@ -39,6 +39,9 @@ SUFFIXES: dict[str, str] = {"onnx": ".onnx", "torch": ".pt2"}
 INPUT = "obs"
 """The name of the input of an ONNX file."""
 
+_MAX_BATCH = 2**31 - 1
+"""A limit of the batch size, without which PyTorch 2.6 does not export."""
+
 
 def export_policy(
     policy: Policy, path: str | os.PathLike[str], *, format: ExportFormat | None = None
@@ -134,7 +137,7 @@ def _traced(policy: OpenPolicy) -> ExportedProgram:
     with _keeping_modes(policy), _without_validation():
         try:
             module = _served(policy)
-            inputs, batch = _inputs(policy), Dim("batch", min=1)
+            inputs, batch = _inputs(policy), Dim("batch", min=1, max=_MAX_BATCH)
             open_axes = tree_map(lambda _: {0: batch}, inputs)
             kinds = [p.kind for p in inspect.signature(module.forward).parameters.values()]
             if kinds[0] == inspect.Parameter.VAR_POSITIONAL:  # as of a compiled module

@@ -565,4 +565,4 @@ class _Greedy(nn.Module):
             action, *_, state = choose(obs, False, state)
             return action, state
         found = choose(obs, False)
-        return found[0] if isinstance(found, tuple | list) else found
+        return found[0] if isinstance(found, (tuple, list)) else found

@@ -143,7 +143,7 @@ SGD: Any = torch.optim.SGD
         (list, "`optimizer` returned a list"),
         (lambda: None, "was called with the parameters, and raised: .*Write `lambda params"),
         (partial(SGD, momentun=0.9), "raised: .*unexpected keyword argument 'momentun'"),
-        (torch.optim.Muon, "raised: Muon only supports 2D parameters"),
+        (partial(SGD, lr=-1.0), "raised: Invalid learning rate: -1.0"),
         (torch.optim.LBFGS, "`optimizer` is LBFGS, which computes the loss"),
         ("adam", r"a function of the parameters.*was expected"),
         (torch.optim.SGD([torch.zeros(1)], lr=1.0), r"a function of the parameters.*was expected"),
