@@ -38,12 +38,12 @@ def main() -> int:
     python = Path(folder, "bin", "python").absolute()
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "-qq", "install"]
+    pip: list[str | Path] = [python, "-m", "pip", "--disable-pip-version-check", "-qq", "install"]
     subprocess.run([*pip, *lowest_versions(), *TOOLS], check=True)
     subprocess.run([*pip, "--no-deps", "-e", ROOT], check=True)
     # Old packages use what newer ones below them have deprecated since. With PyTorch 2.6 `compile`
     # imports onnxruntime, which leaves files open.
-    options = ["-W", "ignore::DeprecationWarning", "-W", "ignore::UserWarning:torch"]
+    options = ["-W", "ignore::DeprecationWarning", "-W", "ignore:Attempted to insert a get_attr"]
     options += [f"--deselect=tests/rl/weights/test_compiled.py::{COMPILES}"]
     wanted = chosen or [str(ROOT / "tests" / unit) for unit in UNITS]
     return subprocess.run([python, "-m", "pytest", *options, *wanted], cwd=ROOT).returncode
