@@ -97,6 +97,8 @@ class Pipeline:
         self, ctx: Context, executor: Executor, messages: Messages, place: Callable[[], str]
     ) -> None:
         self.ctx = ctx
+        self.is_step_made = False
+        """Whether the step of `ctx` has been made; `run` then begins with the next one."""
         self._lineage = Lineage(ctx)
         self.chain: tuple[Middleware, ...] = ()
         self._names: tuple[str, ...] = ()
@@ -121,6 +123,9 @@ class Pipeline:
         close there. If another thread or node sets the latch during a way out, there is therefore
         one more step.
         """
+        if self.is_step_made:
+            self.renew()
+        self.is_step_made = True
         ctx, latch = self.ctx, latch_of(self.ctx)
         opened, leave = self._onion.opened, self._onion.leave
         messages, settle = self._messages, self._executor.settle
@@ -198,6 +203,7 @@ class Pipeline:
 
     def sync(self) -> None:
         """Wait for every started middleware, and deliver the events that came meanwhile."""
+        self.is_step_made = True
         if self._barrier is not None:
             barrier, self._barrier = self._barrier, None
             self._pass_barrier(barrier)
@@ -207,7 +213,7 @@ class Pipeline:
         self._onion.leave()
 
     def renew(self) -> None:
-        self.ctx = self._lineage.next_of(self.ctx)
+        self.ctx, self.is_step_made = self._lineage.next_of(self.ctx), False
 
     def abandon(self, error: BaseException) -> None:
         """Throw an exception from outside into all open generators; the caller raises it."""
