@@ -3,7 +3,8 @@
 What is ugly here and why: a step may mix plain functions, which block, with coroutines, which need
 a loop, and the task may itself be called from a running loop (a notebook). So coroutines always run
 on one loop on its own thread, the functions of a concurrent step run on worker threads, and the
-task's thread waits at one barrier for both. Nothing outlives the barrier: on an error the
+task's thread waits at one barrier for both. A forked process has copies of these objects, but not
+their threads, so they are started again there. Nothing outlives the barrier: on an error the
 coroutines are cancelled and awaited. Functions cannot be cancelled, but their scope is: that ends
 their waits, also those of nested steps, and the barrier waits for the functions to return.
 """
@@ -101,7 +102,7 @@ class LoopThread:
 
     def _start(self) -> asyncio.AbstractEventLoop:
         with self._starting:  # the first coroutines may come from several worker threads at once
-            if self._loop is None:
+            if self._loop is None or not _is_alive(self._thread):
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
                     target=_run_until_stopped,
@@ -121,10 +122,15 @@ class LoopThread:
 
     def release(self) -> None:
         """Cancel all running coroutines, and let the thread end after them."""
+        is_running = _is_alive(self._thread)
         loop, self._loop, self._thread = self._loop, None, None
-        if loop is not None:
+        if loop is not None and is_running:
             ended = asyncio.run_coroutine_threadsafe(_end_all(), loop)
             ended.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
+
+
+def _is_alive(thread: threading.Thread | None) -> bool:
+    return thread is not None and thread.is_alive()
 
 
 def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
@@ -159,8 +165,9 @@ class Workers:
         self._lock = threading.Lock()
 
     def submit(self, job: Callable[[], None]) -> None:
-        if not self._threads:
+        if not self._threads or not _is_alive(self._threads[0]):
             with self._lock:
+                self._threads = [*filter(_is_alive, self._threads)]
                 self._start(self._num_threads - len(self._threads))
         self._jobs.put(job)
 
