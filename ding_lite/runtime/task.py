@@ -392,6 +392,7 @@ class Task:
     def emit(
         self,
         event: str,
+        /,
         *args: Any,
         only_local: bool = False,
         only_remote: bool = False,

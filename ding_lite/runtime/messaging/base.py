@@ -140,7 +140,7 @@ class Router(ABC):
     # -- events ----------------------------------------------------------------------------------
 
     @abstractmethod
-    def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
+    def emit(self, event: str, /, *args: Any, **kwargs: Any) -> None:
         """Send an event to every connected node: exactly once, in order.
 
         Raises:
@@ -229,7 +229,7 @@ class Router(ABC):
         """
 
     def call(
-        self, node: int, name: str, *args: Any, timeout: float | None = 30.0, **kwargs: Any
+        self, node: int, name: str, /, *args: Any, timeout: float | None = 30.0, **kwargs: Any
     ) -> Any:
         """Call a handler of another node, and wait for the answer.
 
@@ -239,7 +239,7 @@ class Router(ABC):
             name: The name of the handler.
             *args: Arguments of the handler.
             timeout: Seconds; `None` waits for ever.
-            **kwargs: Keyword arguments of the handler.
+            **kwargs: Keyword arguments of the handler, except `timeout`.
 
         Raises:
             RemoteError: The handler has raised; the error has its traceback.
@@ -275,7 +275,7 @@ class Router(ABC):
         return
 
     @abstractmethod
-    def ask(self, node: int, name: str, *args: Any, **kwargs: Any) -> Future[Any]:
+    def ask(self, node: int, name: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Call a handler of another node without waiting; return a future of the answer.
 
         The call cannot be taken back: `cancel` of its future does nothing.
