@@ -197,7 +197,8 @@ class Task:
 
         Args:
             *keys: The ctx keys.
-            to: Patterns of the labels of the nodes that get them; all by default.
+            to: Patterns of the labels of the nodes that get them; all by default. A warning says
+                if no node of the job has such a label.
         """
         self._messages.share(keys, to)
         return self
