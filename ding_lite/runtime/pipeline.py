@@ -130,9 +130,8 @@ class Pipeline:
         opened, leave = self._onion.opened, self._onion.leave
         messages, settle = self._messages, self._executor.settle
         router, pending, deliver = messages.router, messages.pending, messages.deliver
-        lineage, generator = self._lineage, GeneratorType
-        next_of, kept = lineage.cls, lineage.kept
-        counted = {"total_step": 0}
+        next_of, kept, generator = self._lineage.cls, self._lineage.kept, GeneratorType
+        counted = {"total_step": ctx["total_step"]}
         this_thread = threading.get_ident()
         left = -1 if num_steps is None else num_steps
         sequence = () if concurrent else self.chain
@@ -169,11 +168,14 @@ class Pipeline:
             if is_last or (latch.is_set and latch.set_by == this_thread):
                 return
 
+            counted["total_step"] += 1  # from here on as `Lineage.next_of`, without its call
+            items = counted
             if kept:
-                self.ctx = ctx = lineage.next_of(ctx)
-            else:
-                counted["total_step"] = ctx["total_step"] + 1
-                self.ctx = ctx = next_of(counted)
+                items = counted.copy()
+                for key in kept:
+                    if key in ctx:
+                        items[key] = ctx[key]
+            self.ctx = ctx = next_of(items)
 
     def _enter_all(self, ctx: Context) -> None:
         barrier = StepBarrier(self._executor, ctx)
