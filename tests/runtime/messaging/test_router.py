@@ -102,19 +102,6 @@ def test_a_single_node_may_replace_its_handlers_and_publish_to_no_other() -> Non
     assert router.published("topic") == 3
 
 
-def test_arguments_of_a_call_and_an_event_may_have_the_names_of_those_of_the_router() -> None:
-    router, other = LocalRouter.group(2)
-    [receiver] = joined([other])
-    other.register("describe", lambda **named: named)
-    named: dict[str, Any] = {"node": "first", "name": "x"}
-    assert router.call(1, "describe", **named) == named
-    assert router.ask(1, "describe", **named).result() == named
-    router.emit("event", event="e")
-    with use_router(router), Task() as task:
-        task.emit("event", event="e")
-    assert receiver.events == [(0, "event", ("event", "e"))] * 2
-
-
 def test_what_cannot_be_copied_is_refused_as_between_processes() -> None:
     router, lock = LocalRouter(), threading.Lock()
     router.register("lock", threading.Lock)
