@@ -165,9 +165,10 @@ class Workers:
         self._lock = threading.Lock()
 
     def submit(self, job: Callable[[], None]) -> None:
-        if not self._threads or not _is_alive(self._threads[0]):
+        threads = self._threads  # read once: after a second Ctrl-C a job may outlive `close`
+        if not (threads and threads[0].is_alive()):
             with self._lock:
-                self._threads = [*filter(_is_alive, self._threads)]
+                self._threads = [thread for thread in self._threads if thread.is_alive()]
                 self._start(self._num_threads - len(self._threads))
         self._jobs.put(job)
 
