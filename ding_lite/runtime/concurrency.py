@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import nullcontext
@@ -54,6 +55,7 @@ class LoopThread:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._process = 0
         self._starting = threading.Lock()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -102,8 +104,8 @@ class LoopThread:
 
     def _start(self) -> asyncio.AbstractEventLoop:
         with self._starting:  # the first coroutines may come from several worker threads at once
-            if self._loop is None or not _is_alive(self._thread):
-                self._loop = asyncio.new_event_loop()
+            if self._loop is None or self._process != os.getpid():
+                self._loop, self._process = asyncio.new_event_loop(), os.getpid()
                 self._thread = threading.Thread(
                     target=_run_until_stopped,
                     args=(self._loop,),
@@ -122,15 +124,10 @@ class LoopThread:
 
     def release(self) -> None:
         """Cancel all running coroutines, and let the thread end after them."""
-        is_running = _is_alive(self._thread)
         loop, self._loop, self._thread = self._loop, None, None
-        if loop is not None and is_running:
+        if loop is not None and self._process == os.getpid():
             ended = asyncio.run_coroutine_threadsafe(_end_all(), loop)
             ended.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
-
-
-def _is_alive(thread: threading.Thread | None) -> bool:
-    return thread is not None and thread.is_alive()
 
 
 def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
@@ -161,14 +158,15 @@ class Workers:
         self._num_threads = num_threads
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._process = 0
         self._waiting: set[threading.Thread] = set()
         self._lock = threading.Lock()
 
     def submit(self, job: Callable[[], None]) -> None:
-        threads = self._threads  # read once: after a second Ctrl-C a job may outlive `close`
-        if not (threads and threads[0].is_alive()):
+        if not self._threads or self._process != os.getpid():
             with self._lock:
-                self._threads = [thread for thread in self._threads if thread.is_alive()]
+                if self._process != os.getpid():
+                    self._threads, self._process = [], os.getpid()
                 self._start(self._num_threads - len(self._threads))
         self._jobs.put(job)
 
