@@ -233,7 +233,7 @@ class RunPlan:
 
         `every` converts env steps to steps of the pipeline.
         """
-        log_every = every(self.config.log_every)
+        log_every = every(self.config.row_every(self.options.max_env_steps))
         task.use(mw.checkpoint(parts, run.checkpoint, every=every(self.config.checkpoint_every)))
         task.use(mw.throughput(every=log_every))
         task.use(run.time(task, every=log_every))
@@ -289,7 +289,7 @@ def make_plan(
         sources[key] = "given" if is_changed else of_options[key]
     config = as_config(recipe.config, _only(values, recipe.config))
     steps = max(1, config.steps_per_update(options.num_envs))  # 0 if a later check refuses it
-    every = max(1, config.log_every // steps)
+    every = max(1, config.row_every(options.max_env_steps) // steps)
     of_policy = {**_only(values, recipe.policy_config), "seed": options.seed}
     return RunPlan(
         name=name,

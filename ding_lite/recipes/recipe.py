@@ -69,8 +69,9 @@ class TrainConfig:
     is safer if returns vary widely, as the best of many noisy evaluations is too high."""
     checkpoint_every: int = setting(10_000, COUNT)
     """Env steps from one checkpoint to the next, which is the most that a killed run loses."""
-    log_every: int = setting(200, COUNT)
-    """Env steps from one row of the metrics to the next."""
+    log_every: int | None = setting(None, COUNT)
+    """Env steps from one row of the metrics to the next. By default, None, this is a 2,000th of
+    `max_env_steps`, but at least 200 and at most 10,000."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -96,6 +97,11 @@ class TrainConfig:
         most = {"warmup": max_env_steps // 2, "unroll": unroll, "turn": room}
         fitting: Any = {k: max(1, fits) for k, fits in most.items() if getattr(self, k, 0) > fits}
         return dataclasses.replace(self, **fitting)
+
+    def row_every(self, max_env_steps: int) -> int:
+        """Return `log_every`, or its default in a run of so many env steps."""
+        usual = min(max(200, max_env_steps // 2_000), 10_000)
+        return usual if self.log_every is None else self.log_every
 
     def steps_per_update(self, num_envs: int) -> int:
         """Return the env steps in each step of the pipeline."""

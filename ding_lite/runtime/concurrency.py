@@ -3,7 +3,8 @@
 What is ugly here and why: a step may mix plain functions, which block, with coroutines, which need
 a loop, and the task may itself be called from a running loop (a notebook). So coroutines always run
 on one loop on its own thread, the functions of a concurrent step run on worker threads, and the
-task's thread waits at one barrier for both. Nothing outlives the barrier: on an error the
+task's thread waits at one barrier for both. A forked process has copies of these objects, but not
+their threads, so they are started again there. Nothing outlives the barrier: on an error the
 coroutines are cancelled and awaited. Functions cannot be cancelled, but their scope is: that ends
 their waits, also those of nested steps, and the barrier waits for the functions to return.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import nullcontext
@@ -53,6 +55,7 @@ class LoopThread:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._process = 0
         self._starting = threading.Lock()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -101,8 +104,8 @@ class LoopThread:
 
     def _start(self) -> asyncio.AbstractEventLoop:
         with self._starting:  # the first coroutines may come from several worker threads at once
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
+            if self._loop is None or self._process != os.getpid():
+                self._loop, self._process = asyncio.new_event_loop(), os.getpid()
                 self._thread = threading.Thread(
                     target=_run_until_stopped,
                     args=(self._loop,),
@@ -122,7 +125,7 @@ class LoopThread:
     def release(self) -> None:
         """Cancel all running coroutines, and let the thread end after them."""
         loop, self._loop, self._thread = self._loop, None, None
-        if loop is not None:
+        if loop is not None and self._process == os.getpid():
             ended = asyncio.run_coroutine_threadsafe(_end_all(), loop)
             ended.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
 
@@ -155,12 +158,15 @@ class Workers:
         self._num_threads = num_threads
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._process = 0
         self._waiting: set[threading.Thread] = set()
         self._lock = threading.Lock()
 
     def submit(self, job: Callable[[], None]) -> None:
-        if not self._threads:
+        if not self._threads or self._process != os.getpid():
             with self._lock:
+                if self._process != os.getpid():
+                    self._threads, self._process = [], os.getpid()
                 self._start(self._num_threads - len(self._threads))
         self._jobs.put(job)
 

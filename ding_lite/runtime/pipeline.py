@@ -97,6 +97,8 @@ class Pipeline:
         self, ctx: Context, executor: Executor, messages: Messages, place: Callable[[], str]
     ) -> None:
         self.ctx = ctx
+        self.is_step_made = False
+        """Whether the step of `ctx` has been made; `run` then begins with the next one."""
         self._lineage = Lineage(ctx)
         self.chain: tuple[Middleware, ...] = ()
         self._names: tuple[str, ...] = ()
@@ -121,13 +123,15 @@ class Pipeline:
         close there. If another thread or node sets the latch during a way out, there is therefore
         one more step.
         """
+        if self.is_step_made:
+            self.renew()
+        self.is_step_made = True
         ctx, latch = self.ctx, latch_of(self.ctx)
         opened, leave = self._onion.opened, self._onion.leave
         messages, settle = self._messages, self._executor.settle
         router, pending, deliver = messages.router, messages.pending, messages.deliver
-        lineage, generator = self._lineage, GeneratorType
-        next_of, kept = lineage.cls, lineage.kept
-        counted = {"total_step": 0}
+        next_of, kept, generator = self._lineage.cls, self._lineage.kept, GeneratorType
+        counted = {"total_step": ctx["total_step"]}
         this_thread = threading.get_ident()
         left = -1 if num_steps is None else num_steps
         sequence = () if concurrent else self.chain
@@ -164,11 +168,14 @@ class Pipeline:
             if is_last or (latch.is_set and latch.set_by == this_thread):
                 return
 
+            counted["total_step"] += 1  # from here on as `Lineage.next_of`, without its call
+            items = counted
             if kept:
-                self.ctx = ctx = lineage.next_of(ctx)
-            else:
-                counted["total_step"] = ctx["total_step"] + 1
-                self.ctx = ctx = next_of(counted)
+                items = counted.copy()
+                for key in kept:
+                    if key in ctx:
+                        items[key] = ctx[key]
+            self.ctx = ctx = next_of(items)
 
     def _enter_all(self, ctx: Context) -> None:
         barrier = StepBarrier(self._executor, ctx)
@@ -198,6 +205,7 @@ class Pipeline:
 
     def sync(self) -> None:
         """Wait for every started middleware, and deliver the events that came meanwhile."""
+        self.is_step_made = True
         if self._barrier is not None:
             barrier, self._barrier = self._barrier, None
             self._pass_barrier(barrier)
@@ -207,7 +215,7 @@ class Pipeline:
         self._onion.leave()
 
     def renew(self) -> None:
-        self.ctx = self._lineage.next_of(self.ctx)
+        self.ctx, self.is_step_made = self._lineage.next_of(self.ctx), False
 
     def abandon(self, error: BaseException) -> None:
         """Throw an exception from outside into all open generators; the caller raises it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import logging
 import signal
 import threading
@@ -18,7 +19,7 @@ from ding_lite.interruption import Interruption
 from ding_lite.io.importing import refuse_while_importing
 from ding_lite.runtime.composition import Composition
 from ding_lite.runtime.concurrency import Executor
-from ding_lite.runtime.context import Context, ParallelContext, latch_of
+from ding_lite.runtime.context import Context, ParallelContext, latch_of, set_total_step
 from ding_lite.runtime.interrupt import interruptible
 from ding_lite.runtime.messaging.labels import check_labels, check_patterns, matches
 from ding_lite.runtime.messaging.messages import Emission, Listener, Messages
@@ -34,6 +35,20 @@ from ding_lite.settings import check_all, limit_torch_threads, one_of, whole
 logger = logging.getLogger(__name__)
 _RUNS_ON: ContextVar[Router | None] = ContextVar("ding_lite_runs_on", default=None)
 """The router of the task that this thread, or middleware of it, runs."""
+
+
+class _Phase(enum.Enum):
+    """The phase of a task: COMPOSED, then RUNNING and ENDED for each run.
+
+    Only `Task._as_running` changes it.
+    """
+
+    COMPOSED = enum.auto()
+    """If the latch is set, the job has ended before the first run."""
+    RUNNING = enum.auto()
+    """The pipeline is compiled, and cannot change."""
+    ENDED = enum.auto()
+    """The run has set the latch; the next run sets it back."""
 
 
 class Task:
@@ -111,11 +126,9 @@ class Task:
         )
         self._pipeline = Pipeline(first, self._executor, self._messages, self._place)
         self._resources = Resources()
-        self._entered = False
-        self._running = False
-        self._ended = False
-        self._stepped = False
-        self._is_broken_off = False
+        self._phase = _Phase.COMPOSED
+        self._is_in_block = False
+        """Whether a `with` block closes the task; else each run does."""
 
     # -- composing -----------------------------------------------------------------------
 
@@ -184,7 +197,8 @@ class Task:
 
         Args:
             *keys: The ctx keys.
-            to: Patterns of the labels of the nodes that get them; all by default.
+            to: Patterns of the labels of the nodes that get them; all by default. A warning says
+                if no node of the job has such a label.
         """
         self._messages.share(keys, to)
         return self
@@ -233,7 +247,7 @@ class Task:
                 "Add a middleware with `task.use(...)`."
             )
         self._pipeline.load(chain, self._composition.names())
-        if self._ended:  # the previous run has set the latch, not the end of the job
+        if self._phase is _Phase.ENDED:
             self._latch.rearm()
         self._latch.step.reset()
         limit_torch_threads()
@@ -243,11 +257,14 @@ class Task:
         with interrupts as interruption, self._as_running(interruption):
             self._open()
             try:
-                self._run_steps(max_step)
+                if max_step == 0:
+                    self._latch.end_run()
+                if not self._latch.is_set:
+                    self._pipeline.run(max_step, concurrent=self._async_mode)
             except EnvError as error:  # no update is half done then
                 if interruption.signum is None:
                     raise
-                self._is_broken_off = True
+                set_total_step(self.ctx, self.ctx.total_step - 1)  # so that this step is repeated
                 logger.warning("the step was broken off: %s", error)
             finally:
                 if self._latch.is_set and self._router.running == [self]:
@@ -258,7 +275,7 @@ class Task:
     @contextmanager
     def _as_running(self, interruption: Interruption) -> Iterator[None]:
         """Make this the task that the thread runs, and close the run after the `with` block."""
-        self._running, self._is_broken_off = True, False
+        self._phase = _Phase.RUNNING
         self._messages.ends_job = _RUNS_ON.get() is not self._router
         token = _RUNS_ON.set(self._router)
         self._router.running.append(self)
@@ -272,7 +289,7 @@ class Task:
         finally:
             self._router.running.remove(self)
             _RUNS_ON.reset(token)
-            self._running, self._ended = False, True
+            self._phase = _Phase.ENDED
 
     def _is_aside(self) -> bool:
         """Return whether another task is that of the node, as it is no helper or began before."""
@@ -281,23 +298,13 @@ class Task:
         running = [*self._router.running]
         return bool(running) and min(running, key=attrgetter("_is_helper")) is not self
 
-    def _run_steps(self, max_step: int | None) -> None:
-        if max_step == 0:
-            self._latch.end_run()
-        if self._latch.is_set:
-            return
-        if self._stepped:
-            self._pipeline.renew()
-        self._stepped = True
-        self._pipeline.run(max_step, concurrent=self._async_mode)
-
     def state_dict(self) -> dict[str, Any]:
         """Return the state that the next step depends on: kept ctx keys, and stateful middleware.
 
         Objects that middleware use, such as a policy or envs, are saved separately.
         """
         state = state_of(self.ctx, self._composition.stateful())
-        state["total_step"] -= self._is_broken_off  # so that this step is repeated
+        state["total_step"] -= not self._pipeline.is_step_made
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -309,14 +316,15 @@ class Task:
         """
         self._refuse_while_running("load_state_dict")
         load_state(self._pipeline.ctx, self._composition.stateful(), state)
-        self._stepped = True
+        self._pipeline.is_step_made = True
 
     def forward(self, fn: Middleware, ctx: Context | None = None) -> Self:
         """Run one middleware now, up to its `yield`; in async mode only start it."""
         ctx = self.ctx if ctx is None else ctx
         given, fn = fn, self._composition.wrapped(fn)
         if self._async_mode:
-            self._begin_by_hand("forward")
+            self._refuse_while_running("forward")
+            self._open()
             self._resources.enter(resources_of(given))
             self._pipeline.start(fn, ctx)
         else:
@@ -333,7 +341,8 @@ class Task:
 
     def sync(self) -> Self:
         """Wait for all middleware that `forward` has started in async mode."""
-        self._begin_by_hand("sync")
+        self._refuse_while_running("sync")
+        self._open()
         self._pipeline.sync()
         return self
 
@@ -384,6 +393,7 @@ class Task:
     def emit(
         self,
         event: str,
+        /,
         *args: Any,
         only_local: bool = False,
         only_remote: bool = False,
@@ -490,11 +500,11 @@ class Task:
     # -- a context manager ---------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        self._entered = True
+        self._is_in_block = True
         return self
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
-        self._entered = False
+        self._is_in_block = False
         self._close_all(error)
 
     # -- inside --------------------------------------------------------------------------
@@ -516,17 +526,12 @@ class Task:
                 callback(newest)
         self._resources.enter(self._composition.resources())
 
-    def _begin_by_hand(self, what: str) -> None:
-        self._refuse_while_running(what)
-        self._open()
-        self._stepped = True
-
     def _close_run(self, error: BaseException | None, interruption: Interruption) -> None:
         was_interrupted = error is not None and interruption.signum is not None
         try:
             self._resources.leave(error)
         finally:
-            if not self._entered:
+            if not self._is_in_block:
                 self._close_all(error)
         if not was_interrupted:
             interruption.raise_if_any()
@@ -558,7 +563,7 @@ class Task:
             )
 
     def _refuse_while_running(self, what: str) -> None:
-        if self._running:
+        if self._phase is _Phase.RUNNING:
             raise MiddlewareError(
                 f"`task.{what}` was called while the task runs. The pipeline is compiled before "
                 f"its first step: call it before `task.run`, or between two runs."

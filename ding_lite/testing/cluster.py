@@ -97,6 +97,7 @@ class Cluster:
     def run(
         self,
         main: Callable[..., Any],
+        /,
         *args: Any,
         timeout: float | None = RUN_TIMEOUT_S,
         **kwargs: Any,
@@ -111,7 +112,7 @@ class Cluster:
         self.start(main, *args, **kwargs)
         return self.results(timeout=timeout)
 
-    def start(self, main: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    def start(self, main: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         """Start a program on all nodes; `results` waits for its end.
 
         Raises:

@@ -26,6 +26,8 @@ from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.base import Router
 from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.messaging.router import use_router
+from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
 from tests.parallel.tcp import Recorder
 
@@ -208,6 +210,19 @@ def test_a_call_gives_the_answer_or_the_error_of_its_handler(routers: Any) -> No
             caller.call(1, "fails")
     with pytest.raises(PeerLost, match="Node 7 cannot be"):
         hub.ask(7, "later").result(WAIT_S)
+
+
+def test_keywords_of_a_call_and_an_event_may_have_the_names_of_arguments(routers: Any) -> None:
+    hub, leaf, *_ = routers
+    named: dict[str, Any] = {"node": "first", "name": "x", "event": 3}
+    leaf.register("describe", lambda **named: named)
+    for caller in (hub, leaf):
+        assert caller.call(1, "describe", **named) == named
+    heard: Future[dict[str, Any]] = Future()
+    leaf.on("told", lambda **named: heard.set_result(named))
+    with use_router(hub), Task() as task:
+        task.emit("told", **named)
+    assert heard.result(WAIT_S) == named
 
 
 def test_a_handler_without_a_name_or_a_function_is_refused(routers: Any) -> None:

@@ -189,6 +189,17 @@ def test_an_environment_without_a_threshold_has_no_target() -> None:
     assert (options.target, options.goal) == (math.inf, None)
 
 
+@pytest.mark.parametrize(
+    ("max_env_steps", "expected"),
+    [(1_000, 200), (400_000, 200), (1_000_000, 500), (20_000_000, 10_000), (10**10, 10_000)],
+)
+def test_a_long_run_writes_fewer_rows_unless_their_period_is_given(
+    max_env_steps: int, expected: int
+) -> None:
+    assert OffPolicyConfig().row_every(max_env_steps) == expected
+    assert OffPolicyConfig(log_every=8).row_every(max_env_steps) == 8
+
+
 def test_steps_are_as_many_as_updates_need() -> None:
     def steps(ratio: float, num_envs: int) -> int:
         return OffPolicyConfig(update_ratio=ratio).steps_per_update(num_envs)

@@ -16,6 +16,7 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import current_router, use_router
 from ding_lite.runtime.task import Task
+from tests.forks import in_a_child
 from tests.threads import switching_often
 
 
@@ -102,6 +103,24 @@ def test_a_failure_cancels_the_coroutines_and_awaits_the_functions() -> None:
     assert caught.value.__notes__ == [
         "in middleware `bad`, step 0, node 0, labels: async, node.0, standalone"
     ]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("async_mode", [False, True])
+def test_a_task_goes_on_in_a_forked_process(async_mode: bool) -> None:
+    async def coroutine(ctx: Context) -> None:
+        ctx.from_loop = True
+
+    def go_on() -> object:
+        with task:
+            task.run(max_step=1)
+        return sorted(task.ctx.items())
+
+    with Task(async_mode=async_mode) as task:
+        task.use(lambda ctx: setattr(ctx, "here", True)).use(coroutine).run(max_step=1)
+        in_child = in_a_child(go_on)
+        assert in_child == "[('from_loop', True), ('here', True), ('total_step', 1)]"
+        assert str(go_on()) == in_child
 
 
 def test_middleware_with_a_lock_never_run_at_the_same_time() -> None:

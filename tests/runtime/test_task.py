@@ -276,6 +276,22 @@ class TestByHand:
             task.renew()
             assert task.ctx.total_step == 1
 
+    def test_a_run_goes_on_with_the_step_that_renew_has_begun(self) -> None:
+        steps: list[int] = []
+        with Task() as task:
+            task.forward(boom_free).renew()
+            task.use(lambda ctx: steps.append(ctx.total_step)).run(max_step=2)
+        assert steps == [1, 2]
+
+    def test_a_state_of_the_eager_form_is_that_of_the_last_whole_step(self) -> None:
+        with Task() as task:
+            task.forward(boom_free).renew()
+            state = task.state_dict()
+        with Task() as resumed:
+            resumed.load_state_dict(state)
+            resumed.use(boom_free).run(max_step=1)
+        assert resumed.ctx.total_step == 1
+
     def test_forward_takes_another_ctx(self) -> None:
         other = Context()
         with Task() as task:

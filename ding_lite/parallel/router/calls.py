@@ -229,7 +229,7 @@ class Calls:
         self._traced.answered(peer, call, began_ns)
         self._give(peer, call.number, answer)
 
-    def _handle(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    def _handle(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         handler = self._handlers.get(name)
         if handler is None:
             raise NotRegistered(

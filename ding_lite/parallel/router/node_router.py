@@ -190,7 +190,7 @@ class NodeRouter(JobView):
 
     # -- events and the ctx ------------------------------------------------------------------
 
-    def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
+    def emit(self, event: str, /, *args: Any, **kwargs: Any) -> None:
         if self.failure is not None:  # it ends this node, not the job
             return
         if event == FINISH:
@@ -293,7 +293,7 @@ class NodeRouter(JobView):
     def register(self, name: str, fn: Handler, *, quick: bool = False) -> None:
         self._calls.register(name, fn, quick=quick)
 
-    def ask(self, node: int, name: str, *args: Any, **kwargs: Any) -> Future[Any]:
+    def ask(self, node: int, name: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
         return self._calls.ask(node, name, args, kwargs)
 
     def _give_up(self, answer: Future[Any]) -> None:

@@ -83,7 +83,7 @@ class StageSeconds:
     @property
     def metrics(self) -> dict[str, float]:
         """The seconds so far, by the names of their metrics."""
-        return {f"{STAGE_SECONDS}{name}": s for name, s in self._seconds.items()}
+        return {f"{STAGE_SECONDS}{name}": round(s, 6) for name, s in self._seconds.items()}
 
     def begin(self) -> float:
         """Return the time; the time since the reports were entered is added to their stage."""

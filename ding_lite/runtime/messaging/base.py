@@ -140,7 +140,7 @@ class Router(ABC):
     # -- events ----------------------------------------------------------------------------------
 
     @abstractmethod
-    def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
+    def emit(self, event: str, /, *args: Any, **kwargs: Any) -> None:
         """Send an event to every connected node: exactly once, in order.
 
         Raises:
@@ -229,7 +229,7 @@ class Router(ABC):
         """
 
     def call(
-        self, node: int, name: str, *args: Any, timeout: float | None = 30.0, **kwargs: Any
+        self, node: int, name: str, /, *args: Any, timeout: float | None = 30.0, **kwargs: Any
     ) -> Any:
         """Call a handler of another node, and wait for the answer.
 
@@ -239,7 +239,7 @@ class Router(ABC):
             name: The name of the handler.
             *args: Arguments of the handler.
             timeout: Seconds; `None` waits for ever.
-            **kwargs: Keyword arguments of the handler.
+            **kwargs: Keyword arguments of the handler, except `timeout`.
 
         Raises:
             RemoteError: The handler has raised; the error has its traceback.
@@ -275,7 +275,7 @@ class Router(ABC):
         return
 
     @abstractmethod
-    def ask(self, node: int, name: str, *args: Any, **kwargs: Any) -> Future[Any]:
+    def ask(self, node: int, name: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Call a handler of another node without waiting; return a future of the answer.
 
         The call cannot be taken back: `cancel` of its future does nothing.
@@ -338,7 +338,8 @@ class Router(ABC):
         def is_over() -> bool:
             if has_ended():
                 return True
-            self._refuse_unknown(patterns)
+            if (error := self._unmatched(patterns)) is not None:
+                raise error
             return False
 
         is_sent = self._streams.send(
@@ -352,13 +353,13 @@ class Router(ABC):
         self.traced.item_sent(stream, began_ns, number, at_ns)
         return is_sent
 
-    def _refuse_unknown(self, patterns: tuple[str, ...]) -> None:
-        """Refuse patterns that match no node of the job, if the labels of all nodes are known."""
+    def _unmatched(self, patterns: tuple[str, ...]) -> LabelError | None:
+        """Return the error for patterns that match no node, if the labels of all are known."""
         world = self.world
         if self.grows or not all(world) or any(matches(labels, patterns) for labels in world):
-            return
+            return None
         known = sorted(frozenset().union(*world))
-        raise LabelError(
+        return LabelError(
             f"No node of this job is matched by `to={list(patterns)}`, so what is sent would never "
             f"arrive.{did_you_mean(patterns[0], known)} The labels of the nodes are: "
             f"{', '.join(known)}."

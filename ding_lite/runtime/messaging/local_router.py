@@ -111,7 +111,7 @@ class LocalRouter(Router):
     def peers(self) -> tuple[int, ...]:
         return tuple(router._node_id for router in self._group)
 
-    def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
+    def emit(self, event: str, /, *args: Any, **kwargs: Any) -> None:
         if not isinstance(event, str) or not event:  # as on a network
             raise CodecError(f"The name of an event is a non-empty string, not {event!r:.80}.")
         for router in self._group:
@@ -148,7 +148,7 @@ class LocalRouter(Router):
         check_handler(name, fn)  # it may replace another, as a server that starts again does
         self._handlers[name] = fn
 
-    def ask(self, node: int, name: str, *args: Any, **kwargs: Any) -> Future[Any]:
+    def ask(self, node: int, name: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
         answer: Future[Any] = Future()
         routers = {router._node_id: router for router in (self, *self._group)}
         if node not in routers:

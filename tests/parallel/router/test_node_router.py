@@ -38,6 +38,7 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import Router, current_router, use_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
+from tests.forks import in_a_child
 from tests.parallel.tcp import Recorder, ipc_specs
 from tests.threads import together
 
@@ -304,24 +305,6 @@ def test_a_task_of_a_helper_thread_neither_ends_the_job_nor_speaks_for_the_node(
         assert "value" not in recorder.ctx[1]
         help_once()  # now it is the task of the node
         recorder.wait(lambda: recorder.ctx[1].get("value") == 1)
-
-
-def in_a_child(use: Callable[[], object]) -> str:
-    """Return the result or the error of a function in a process that this one forks."""
-    ours, theirs = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            text = str(use())
-        except Exception as error:  # noqa: BLE001 - the test compares it
-            text = f"{type(error).__name__}: {error}"
-        os.write(theirs, text.encode())
-        os._exit(0)
-    os.close(theirs)
-    with open(ours) as pipe:
-        text = pipe.read()
-    os.waitpid(pid, 0)
-    return text
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")

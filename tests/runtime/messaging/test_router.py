@@ -186,6 +186,18 @@ def test_the_values_of_several_shares_arrive_together() -> None:
     ]
 
 
+def test_a_share_that_no_node_would_get_warns_unless_the_node_is_alone(caplog: Any) -> None:
+    for routers in LocalRouter.group(2, roles=["learner", "collector"]), [LocalRouter()]:
+        with use_router(routers[0]), Task() as task:
+            task.share("weights", to=["lerner", "evaluator"]).share("goal", to="collector")
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage().startswith(
+        "`task.share('weights')`: No node of this job is matched by `to=['lerner', 'evaluator']`, "
+        'so what is sent would never arrive. Did you mean "learner"?'
+    )
+
+
 @pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
 def test_a_run_within_a_middleware_ends_only_itself(async_mode: bool) -> None:
     routers = LocalRouter.group(2)
