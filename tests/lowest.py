@@ -43,7 +43,7 @@ def main() -> int:
     subprocess.run([*pip, "--no-deps", "-e", ROOT], check=True)
     # Old packages use what newer ones below them have deprecated since. With PyTorch 2.6 `compile`
     # imports onnxruntime, which leaves files open.
-    options = ["-W", "ignore::DeprecationWarning", "-W", "ignore:Attempted to insert a get_attr"]
+    options = ["-W", "ignore::DeprecationWarning", "-W", "ignore::UserWarning"]
     options += [f"--deselect=tests/rl/weights/test_compiled.py::{COMPILES}"]
     wanted = chosen or [str(ROOT / "tests" / unit) for unit in UNITS]
     return subprocess.run([python, "-m", "pytest", *options, *wanted], cwd=ROOT).returncode
