@@ -150,8 +150,11 @@ class GradientServer:
         self._waiting: list[_PendingGradient] = []
         self._alone: list[_PendingGradient] = []  # to forward alone, as one of them is too stale
         self._is_under_way = False
+        self._newest: tuple[int, int, Mapping[str, Any]] = (0, 0, {})
+        """On the owner: its incarnation, version and weights; replaced as a whole, without lock."""
         if server.is_owner:
             self._own = policy.clone()
+            self._note_newest(self._own)
             server.register("pull", self._answer_pull, quick=True)
             server.register("apply", self._apply)
             server.register("push", self._push_here)
@@ -244,8 +247,8 @@ class GradientServer:
     def copy_to(self, policy: Loads) -> None:
         """Load the owner's weights into a policy of the same node."""
         check_methods(policy, "policy", "load_weights", expected=_LOADS)
-        with self._lock:
-            policy.load_weights(self._owned().weights())
+        self._owned()
+        policy.load_weights(self._newest[2])
 
     def take_stalenesses(self) -> list[int]:
         """Return the staleness of each push since the last call, refused ones included.
@@ -284,13 +287,15 @@ class GradientServer:
             self.num_applied = int(state["num_applied"])
             self.version = int(state["version"])
             self._server.renew()
+            self._note_newest(own)
 
-    def _answer_pull(self, incarnation: int, version: int) -> list[Any] | None:
-        own = self._owned()
-        with self._lock:
-            if (incarnation, version) == (self._server.incarnation, self.version):
-                return None
-            return [self._server.incarnation, self.version, own.weights()]
+    def _note_newest(self, own: Improvable) -> None:
+        self._newest = self._server.incarnation, self.version, own.weights()
+
+    def _answer_pull(self, incarnation: int, version: int) -> tuple[Any, ...] | None:
+        """Answer on the thread that reads messages, even while a gradient is applied."""
+        newest = self._newest
+        return None if newest[:2] == (incarnation, version) else newest
 
     def _push_here(self, incarnation: int, version: int, grad_P: NumpyArray) -> Receipt:
         [receipt] = self._apply(incarnation, [version], grad_P)
@@ -311,6 +316,7 @@ class GradientServer:
                 own.apply_gradient(torch.from_numpy(np.array(grad_P, np.float32)))
                 self.num_applied += len(versions)
                 self.version += 1
+                self._note_newest(own)
             else:
                 self.num_refused += 1
             self._stalenesses += stalenesses

@@ -169,6 +169,13 @@ def push_behind(job: Job, agent: int, grad_P: torch.Tensor, pool: ThreadPoolExec
     return answer
 
 
+def test_a_pull_does_not_wait_for_the_gradient_that_is_applied_meanwhile() -> None:
+    job = Job(2, num_agents=2, kind=Gated)
+    with ThreadPoolExecutor(2) as pool, busy_owner(job, pool):
+        assert pool.submit(job.agents[1].pull, make_policy()).result(5.0)
+        assert job.agents[1].pulled_version == 0
+
+
 def test_a_reducer_forwards_the_mean_of_the_gradients_received_meanwhile() -> None:
     Gated.gate.set()
     job, alone = Job(2, num_agents=3, kind=Gated), Gated(SPEC, CONFIG)
