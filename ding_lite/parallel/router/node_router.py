@@ -350,7 +350,7 @@ class NodeRouter(JobView):
         if joined.is_new_incarnation and not self._routing.reaches_beyond_peers:
             self._topics.offer_newest(peer, joined.peer.labels)
         self._streams.joined(peer, is_new_incarnation=joined.is_new_incarnation)
-        self.collectives.joined(peer)
+        self.collectives.joined(peer, is_new_incarnation=joined.is_new_incarnation)
         self._routing.joined(peer, is_new_incarnation=joined.is_new_incarnation)
         self._inbox.wake()
         if peer in self._missed:
