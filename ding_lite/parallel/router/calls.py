@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterable
 from concurrent.futures import CancelledError, Future
 from functools import partial
@@ -68,7 +69,7 @@ class Calls:
         """Those that have come before their handlers, in the order of their arrival."""
         self._is_leaving = False
         self._clock = clock
-        self._workers: dict[int, Workers] = {}
+        self._workers = defaultdict[int, Workers](partial(Workers, NUM_WORKERS))
         """The threads that answer each node: handlers that hang affect its own calls only."""
         self._ending: list[threading.Thread] = []
         """Threads that answered nodes which are gone, and end with the handlers that they run."""
@@ -226,12 +227,10 @@ class Calls:
 
     def _start(self, calls: Iterable[tuple[int, CallArrived]]) -> None:
         for peer, call in calls:
-            if call.name == COLLECTIVE:
-                workers = self._collective_worker
-            else:
-                with self._lock:
-                    workers = self._workers.setdefault(peer, Workers(NUM_WORKERS))
-            workers.submit(partial(self._work, workers, peer, call))
+            with self._lock:  # `forget` must not release workers that get a call just now
+                is_collective = call.name == COLLECTIVE
+                workers = self._collective_worker if is_collective else self._workers[peer]
+                workers.submit(partial(self._work, workers, peer, call))
 
     def _work(self, workers: Workers, peer: int, call: CallArrived) -> None:
         self._thread.workers = workers
