@@ -263,6 +263,7 @@ class GradientServer:
             self.version = int(state["version"])
             self._server.renew()
             self._note_newest(own)
+        self._server.notify()
 
     def _note_newest(self, own: Improvable) -> None:
         self._newest = self._server.incarnation, self.version, own.weights()
