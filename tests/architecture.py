@@ -54,7 +54,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "matplotlib": ("middleware/report/*.py", "cli/*.py", "cli/doctor/*.py"),
     "rich": ("middleware/report/*.py", "cli/*.py", "cli/doctor/*.py"),
     "easydict": ("settings.py",),
-    "accelerate": ("distributed/accelerate.py",),
+    "accelerate": ("distributed/accelerate/accelerator.py",),
     "ray": ("parallel/supervise/ray/cluster.py",),
     "numba": ("rl/replay/sum_tree_numba.py",),
     "sys.setswitchinterval": ("parallel/supervise/node_process.py",),

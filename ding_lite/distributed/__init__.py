@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 from ding_lite.parallel.router.group import Group as Group, World as World
 
 if TYPE_CHECKING:
-    from ding_lite.distributed.accelerate import (
-        PreparedReplay as PreparedReplay,
-        Processes as Processes,
-    )
+    from ding_lite.distributed.accelerate.prepared_replay import PreparedReplay as PreparedReplay
+    from ding_lite.distributed.accelerate.processes import Processes as Processes
     from ding_lite.distributed.blocks import ShardedTransitions as ShardedTransitions
     from ding_lite.distributed.gradient_server import (
         GradientServer as GradientServer,
@@ -27,8 +25,8 @@ _HOMES = {
     "Model": "model_server",
     "ModelServer": "model_server",
     "PopulationServer": "population_server",
-    "PreparedReplay": "accelerate",
-    "Processes": "accelerate",
+    "PreparedReplay": "accelerate.prepared_replay",
+    "Processes": "accelerate.processes",
     "Receipt": "gradient_server",
     "ShardedReplay": "sharded_replay",
     "ShardedTransitions": "blocks",

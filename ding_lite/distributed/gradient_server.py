@@ -19,7 +19,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,15 +27,9 @@ import torch
 from torch import Tensor
 
 from ding_lite.clock import Deadline
+from ding_lite.distributed.gradient_reducer import Reducer
 from ding_lite.distributed.server import Server, check_methods
-from ding_lite.errors import (
-    ConfigError,
-    DeadlineExceeded,
-    NonFiniteError,
-    PeerLost,
-    RemoteError,
-    kind_of,
-)
+from ding_lite.errors import ConfigError, DeadlineExceeded, kind_of
 from ding_lite.parallel.router.group import Group
 from ding_lite.records import register
 from ding_lite.rl.batch import NumpyArray, to_numpy
@@ -71,22 +64,6 @@ class Receipt:
     """Versions between the weights of the gradient and the weights that it was to change."""
     version: int
     """The server's version afterwards."""
-
-
-@dataclass(eq=False)
-class _PendingGradient:
-    """A gradient that waits at a reducer until the owner answers."""
-
-    grad_P: NumpyArray
-    incarnation: int
-    """The incarnation of the server from which the agent pulled its weights."""
-    version: int
-    answer: Future[Receipt | None]
-
-    @property
-    def kind(self) -> tuple[int, ...]:
-        """The same for gradients that may be averaged."""
-        return self.incarnation, *self.grad_P.shape
 
 
 class GradientServer:
@@ -142,21 +119,22 @@ class GradientServer:
         """The incarnation and the version of the weights that were pulled last."""
         self._server = server = Server(group, f"ding_lite.gradient_server.{name}", timeout=timeout)
         self._members = group.members
+        self._reducer: Reducer | None = None
         self._max_staleness = max_staleness
         self._lock = threading.Lock()
         """Guards all below, the counters and `version`: handlers run on the router's threads."""
         self._own: Improvable | None = None
         self._stalenesses: deque[int] = deque(maxlen=MOST_STALENESSES)
-        self._waiting: list[_PendingGradient] = []
-        self._alone: list[_PendingGradient] = []  # to forward alone, as one of them is too stale
-        self._is_under_way = False
+        self._newest: tuple[int, int, Mapping[str, Any]] = (0, 0, {})
+        """On the owner: its incarnation, version and weights; replaced as a whole, without lock."""
         if server.is_owner:
             self._own = policy.clone()
+            self._note_newest(self._own)
             server.register("pull", self._answer_pull, quick=True)
             server.register("apply", self._apply)
             server.register("push", self._push_here)
         elif group.is_member:
-            server.register("push", self._reduce)
+            self._reducer = Reducer(server)
 
     # -- on an agent ---------------------------------------------------------------------------
 
@@ -227,7 +205,7 @@ class GradientServer:
             ConfigError: This node is none of the server's.
             DeadlineExceeded: No gradient was pushed for too long.
         """
-        if self._server.router.node_id in self._members[1:]:
+        if self._reducer is not None:
             self._server.wait(lambda: False, Deadline.after(None), until)
             return
         self._owned()
@@ -244,8 +222,8 @@ class GradientServer:
     def copy_to(self, policy: Loads) -> None:
         """Load the owner's weights into a policy of the same node."""
         check_methods(policy, "policy", "load_weights", expected=_LOADS)
-        with self._lock:
-            policy.load_weights(self._owned().weights())
+        self._owned()
+        policy.load_weights(self._newest[2])
 
     def take_stalenesses(self) -> list[int]:
         """Return the staleness of each push since the last call, refused ones included.
@@ -284,13 +262,16 @@ class GradientServer:
             self.num_applied = int(state["num_applied"])
             self.version = int(state["version"])
             self._server.renew()
+            self._note_newest(own)
+        self._server.notify()
 
-    def _answer_pull(self, incarnation: int, version: int) -> list[Any] | None:
-        own = self._owned()
-        with self._lock:
-            if (incarnation, version) == (self._server.incarnation, self.version):
-                return None
-            return [self._server.incarnation, self.version, own.weights()]
+    def _note_newest(self, own: Improvable) -> None:
+        self._newest = self._server.incarnation, self.version, own.weights()
+
+    def _answer_pull(self, incarnation: int, version: int) -> tuple[Any, ...] | None:
+        """Answer on the thread that reads messages, even while a gradient is applied."""
+        newest = self._newest
+        return None if newest[:2] == (incarnation, version) else newest
 
     def _push_here(self, incarnation: int, version: int, grad_P: NumpyArray) -> Receipt:
         [receipt] = self._apply(incarnation, [version], grad_P)
@@ -311,6 +292,7 @@ class GradientServer:
                 own.apply_gradient(torch.from_numpy(np.array(grad_P, np.float32)))
                 self.num_applied += len(versions)
                 self.version += 1
+                self._note_newest(own)
             else:
                 self.num_refused += 1
             self._stalenesses += stalenesses
@@ -325,56 +307,3 @@ class GradientServer:
                 f"{self._server.owner} does. Let this run there only."
             )
         return self._own
-
-    # -- on a reducer --------------------------------------------------------------------------
-
-    def _reduce(self, incarnation: int, version: int, grad_P: NumpyArray) -> Future[Receipt | None]:
-        """Queue a gradient; the future gets the receipt when the owner has answered."""
-        is_array = isinstance(grad_P, np.ndarray) and grad_P.dtype.kind == "f"
-        if not (is_array and type(incarnation) is type(version) is int):
-            raise ConfigError("A push consists of two whole numbers and an array of floats.")
-        if not np.isfinite(grad_P).all():
-            raise NonFiniteError(
-                "A gradient that was pushed holds NaN or infinity; it would spoil the mean with "
-                "those of others. A lower `lr` or `max_grad_norm` helps when values have blown up."
-            )
-        answer: Future[Receipt | None] = Future()
-        with self._lock:
-            self._waiting.append(_PendingGradient(np.array(grad_P), incarnation, version, answer))
-        self._hand_on()
-        return answer
-
-    def _hand_on(self) -> None:
-        with self._lock:
-            if self._is_under_way or not (self._alone or self._waiting):
-                return
-            if self._alone:
-                batch = [self._alone.pop(0)]
-            else:
-                kind = self._waiting[0].kind
-                batch = [each for each in self._waiting if each.kind == kind]
-                self._waiting = [each for each in self._waiting if each.kind != kind]
-            self._is_under_way = True
-        mean_P = np.mean([each.grad_P for each in batch], axis=0, dtype=np.float32)
-        versions = [each.version for each in batch]
-        self._server.ask(
-            self._server.owner, "apply", batch[0].incarnation, versions, mean_P
-        ).add_done_callback(lambda done: self._pass_back(batch, done))
-
-    def _pass_back(self, batch: list[_PendingGradient], done: Future[Any]) -> None:
-        error = done.exception()
-        receipts: list[Receipt | None] = [] if error is not None else done.result()
-        is_new = isinstance(error, RemoteError) and error.is_not_registered
-        if isinstance(error, PeerLost) or is_new:
-            receipts = [None] * len(batch)  # as if it had been this node that was lost
-        with self._lock:
-            self._is_under_way = False
-            if not receipts and error is None:
-                self._alone += batch
-        if receipts:
-            for each, receipt in zip(batch, receipts, strict=True):
-                each.answer.set_result(receipt)
-        elif error is not None:
-            for each in batch:
-                each.answer.set_exception(error)
-        self._hand_on()

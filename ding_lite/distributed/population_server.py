@@ -245,6 +245,7 @@ class PopulationServer:
         self.counts = {name: int(state["counts"][name]) for name in COUNTERS}
         self._server.renew()
         self.hand_out()
+        self._server.notify()
 
     def _wait_for_change(
         self, unassigned: list[int], is_busy: bool, until: Callable[[], bool]

@@ -62,7 +62,6 @@ class Server:
     def renew(self) -> None:
         """Take another incarnation; work handed out under the former one is no longer accepted."""
         self.incarnation = new_incarnation()
-        self.notify()
 
     def notify(self) -> None:
         """Make each `wait` check its condition again."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, overload
 
-from ding_lite.distributed.accelerate import Processes
+from ding_lite.distributed.accelerate.processes import Processes
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.evolution.population import Population
 from ding_lite.middleware.checks import Period, check_fits, check_has, for_all_envs

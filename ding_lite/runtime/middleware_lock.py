@@ -12,6 +12,7 @@ class MiddlewareLock:
     """A lock that functions and coroutines can share without blocking the loop."""
 
     def __init__(self) -> None:
+        # The outermost of all locks; docs/design/0016-the-order-of-locks.md has their order.
         self._lock = threading.Lock()
 
     def __enter__(self) -> None:

@@ -15,6 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from ding_lite import middleware as mw
 from ding_lite.distributed import GradientServer, World
+from ding_lite.distributed.gradient_reducer import Reducer
 from ding_lite.errors import ConfigError, RemoteError
 from ding_lite.parallel.router import calls as rpc
 from ding_lite.parallel.router.group import Group
@@ -148,6 +149,12 @@ class Gated(A2C):
         return super().apply_gradient(grad_P)
 
 
+def reducer_of(job: Job) -> Reducer:
+    reducer = job.servers[1]._reducer
+    assert reducer is not None
+    return reducer
+
+
 @contextmanager
 def busy_owner(job: Job, pool: ThreadPoolExecutor) -> Iterator[Future[Any]]:
     """Let the owner work on a push of the first agent, until the end of the block."""
@@ -155,7 +162,7 @@ def busy_owner(job: Job, pool: ThreadPoolExecutor) -> Iterator[Future[Any]]:
     Gated.gate.clear()
     try:
         first = pool.submit(job.agents[0].push, gradient())
-        wait_until(lambda: job.servers[1]._is_under_way, "the first push")
+        wait_until(lambda: reducer_of(job)._is_under_way, "the first push")
         yield first
     finally:
         Gated.gate.set()
@@ -163,10 +170,17 @@ def busy_owner(job: Job, pool: ThreadPoolExecutor) -> Iterator[Future[Any]]:
 
 def push_behind(job: Job, agent: int, grad_P: torch.Tensor, pool: ThreadPoolExecutor) -> Any:
     """Push, and return once the reducer has it, which is busy."""
-    before = len(job.servers[1]._waiting)
+    before = len(reducer_of(job)._waiting)
     answer = pool.submit(job.agents[agent].push, grad_P)
-    wait_until(lambda: len(job.servers[1]._waiting) > before, "a push at the reducer")
+    wait_until(lambda: len(reducer_of(job)._waiting) > before, "a push at the reducer")
     return answer
+
+
+def test_a_pull_does_not_wait_for_the_gradient_that_is_applied_meanwhile() -> None:
+    job = Job(2, num_agents=2, kind=Gated)
+    with ThreadPoolExecutor(2) as pool, busy_owner(job, pool):
+        assert pool.submit(job.agents[1].pull, make_policy()).result(5.0)
+        assert job.agents[1].pulled_version == 0
 
 
 def test_a_reducer_forwards_the_mean_of_the_gradients_received_meanwhile() -> None:

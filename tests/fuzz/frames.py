@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ding_lite.distributed.accelerate import _unpack
+from ding_lite.distributed.accelerate.processes import _unpack
 from ding_lite.parallel.transport.base import Lane, Link
 from ding_lite.parallel.transport.chunks import Assembler, is_chunk, split
 from ding_lite.parallel.wire.codec import decode, decode_items
@@ -86,7 +86,7 @@ def chunks(_folder: Path) -> Iterator[Attempt]:
 @contextmanager
 def broadcasts(_folder: Path) -> Iterator[Attempt]:
     """Break what the processes of Accelerate tell each other."""
-    from ding_lite.distributed.accelerate import _pack
+    from ding_lite.distributed.accelerate.processes import _pack
     from ding_lite.parallel.wire.codec import encode
 
     value = encode({"a": np.arange(600.0), "b": [1, "x"], "c": torch.ones(2)})

@@ -5,7 +5,7 @@ import signal
 
 from ding_lite import Task, middleware as mw
 from ding_lite.distributed import Processes
-from ding_lite.distributed.accelerate import digest_of
+from ding_lite.distributed.accelerate.processes import digest_of
 from ding_lite.evolution import Mutation, Population, Search, Tournament, integer, log_uniform
 from ding_lite.rl import DQN, ReplayBuffer, make_envs
 from tests.programs.given import given, say

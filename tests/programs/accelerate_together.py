@@ -6,7 +6,7 @@ import torch
 
 from ding_lite import Task, middleware as mw
 from ding_lite.distributed import Processes
-from ding_lite.distributed.accelerate import digest_of
+from ding_lite.distributed.accelerate.processes import digest_of
 from ding_lite.errors import MiddlewareError, NonFiniteError
 from ding_lite.evolution import Mutation, Population, Search, Tournament, integer, log_uniform
 from ding_lite.rl import DQN, R2D2, ReplayBuffer, make_envs

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, overload
 
-from ding_lite.distributed.accelerate import Processes
+from ding_lite.distributed.accelerate.processes import Processes
 from ding_lite.errors import CheckpointError, DingLiteError, ShapeError
 from ding_lite.middleware.checkpoints.description import check_resumable
 from ding_lite.middleware.checkpoints.save import place_of, stateful

@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 from torch import Tensor
 
-from ding_lite.distributed.accelerate import Processes
+from ding_lite.distributed.accelerate.processes import Processes
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, SaveError, kind_of
 from ding_lite.interruption import is_interrupted
 from ding_lite.middleware.checkpoints.description import PARTS, POLICY, describe

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
-from ding_lite.distributed.accelerate import Processes, mean_of_states
+from ding_lite.distributed.accelerate.processes import Processes, mean_of_states
 from ding_lite.errors import NonFiniteError
 from ding_lite.evolution.population import Population
 from ding_lite.middleware.checks import Period, check_has, for_all_envs

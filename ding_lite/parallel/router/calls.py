@@ -6,15 +6,17 @@ decides whether to call again; it is unknown whether the other node has done the
 
 from __future__ import annotations
 
+import logging
 import threading
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterable
 from concurrent.futures import CancelledError, Future
 from functools import partial
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from ding_lite.clock import Clock, Deadline
+from ding_lite.clock import LOOK_UP_S, Clock, Deadline
 from ding_lite.errors import (
     CodecError,
     ConfigError,
@@ -34,10 +36,12 @@ from ding_lite.runtime.messaging.base import check_handler, guard
 from ding_lite.runtime.messaging.collectives import COLLECTIVE
 from ding_lite.runtime.messaging.router import Router, answering
 
+logger = logging.getLogger(__name__)
+
 Handler = Callable[..., Any]
 """Answers a call; may return a `Future` to answer later without holding a thread."""
 NUM_WORKERS = 2
-"""Worker threads that answer the calls of other nodes; more while their handlers call, too."""
+"""Worker threads that answer the calls of one node; more while their handlers call, too."""
 REGISTRATION_S = 5.0
 """Seconds that a call waits for its handler, which a `main` may register later."""
 MAX_EARLY = 1_000
@@ -65,8 +69,12 @@ class Calls:
         """Those that have come before their handlers, in the order of their arrival."""
         self._is_leaving = False
         self._clock = clock
-        self._workers = Workers(NUM_WORKERS)
+        self._workers = defaultdict[int, Workers](partial(Workers, NUM_WORKERS))
+        """The threads that answer each node: handlers that hang affect its own calls only."""
+        self._ending: list[threading.Thread] = []
+        """Threads that answered nodes which are gone, and end with the handlers that they run."""
         self._collective_worker = Workers(1)  # so that no slow handler delays a barrier
+        self._thread = threading.local()
         self._services: dict[str, Handler] = {}
         self._handlers: dict[str, Handler] = {}
         self._quick: set[str] = set()
@@ -219,8 +227,14 @@ class Calls:
 
     def _start(self, calls: Iterable[tuple[int, CallArrived]]) -> None:
         for peer, call in calls:
-            workers = self._collective_worker if call.name == COLLECTIVE else self._workers
-            workers.submit(partial(self._answer, peer, call))
+            with self._lock:  # `forget` must not release workers that get a call just now
+                is_collective = call.name == COLLECTIVE
+                workers = self._collective_worker if is_collective else self._workers[peer]
+                workers.submit(partial(self._work, workers, peer, call))
+
+    def _work(self, workers: Workers, peer: int, call: CallArrived) -> None:
+        self._thread.workers = workers
+        self._answer(peer, call)
 
     def _answer(self, peer: int, call: CallArrived) -> None:
         began_ns = self._traced.now()
@@ -272,6 +286,9 @@ class Calls:
             for calls in (self._owed, self._early):
                 for place in [place for place in calls if place[0] == peer]:
                     del calls[place]
+            if (workers := self._workers.pop(peer, None)) is not None:
+                running = [thread for thread in self._ending if thread.is_alive()]
+                self._ending = running + workers.release()
         self.fail(
             f"Node {peer} is gone before it has answered a call. It may or may not have done the "
             f"work; call again once it is back.",
@@ -286,7 +303,9 @@ class Calls:
 
     def begin_wait(self) -> None:
         """Note that this thread waits, which must not keep other calls from being answered."""
-        self._workers.begin_wait()
+        workers: Workers | None = getattr(self._thread, "workers", None)
+        if workers is not None:
+            workers.begin_wait()
 
     def has_unanswered(self, nodes: Container[int]) -> bool:
         """Return whether one of these nodes waits for an answer that is done or being computed.
@@ -300,9 +319,19 @@ class Calls:
                 for (node, _), answer in self._owed.items()
             )
 
-    def close(self) -> None:
-        self._workers.close()
-        self._collective_worker.close()
+    def close(self, deadline: Deadline) -> None:
+        """Wait for the handlers that still run, until the deadline or a signal."""
+        with self._lock:
+            for workers in (*self._workers.values(), self._collective_worker):
+                self._ending += workers.release()
+        for thread in self._ending:
+            while thread.is_alive() and not (deadline.expired or self._links.is_drain_cancelled):
+                thread.join(LOOK_UP_S)
+        if any(thread.is_alive() for thread in self._ending):
+            logger.warning(
+                "node %d has left, and a handler of a call still runs: its caller gets no answer",
+                self._node_id,
+            )
 
 
 def _id_of(node: object) -> int:

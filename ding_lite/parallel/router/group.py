@@ -254,7 +254,8 @@ class Group:
             raise DeadlineExceeded(
                 f"Not all members of {key} have called within {timeout:g} s; node "
                 f"{self.router.node_id} waited. Did one of them fail, or call fewer collective "
-                f"operations than the others?"
+                f"operations than the others? A restarted node begins with operation 1 again: "
+                f"restart all members with it."
             ) from error
         if isinstance(values, str):
             raise ConfigError(

@@ -157,7 +157,7 @@ class NodeRouter(JobView):
         try:
             self.links.start()
         except BaseException:
-            self._end("failed")
+            self._end("failed", Deadline.after(0.0))
             if beside is not None:
                 beside.close(good_bye=False)
             raise
@@ -350,7 +350,7 @@ class NodeRouter(JobView):
         if joined.is_new_incarnation and not self._routing.reaches_beyond_peers:
             self._topics.offer_newest(peer, joined.peer.labels)
         self._streams.joined(peer, is_new_incarnation=joined.is_new_incarnation)
-        self.collectives.joined(peer)
+        self.collectives.joined(peer, is_new_incarnation=joined.is_new_incarnation)
         self._routing.joined(peer, is_new_incarnation=joined.is_new_incarnation)
         self._inbox.wake()
         if peer in self._missed:
@@ -392,7 +392,8 @@ class NodeRouter(JobView):
 
         Args:
             good_bye: Whether to send good-byes; without one the peers count this node as lost.
-            linger: Seconds to wait for a silent peer; by default those of the node's spec.
+            linger: Seconds to wait for a silent peer, and for a handler of a call that still runs;
+                by default those of the node's spec.
 
         Raises:
             KeyboardInterrupt: Ctrl-C was pressed meanwhile.
@@ -405,6 +406,8 @@ class NodeRouter(JobView):
             self._close(good_bye=good_bye and self.failure is None, linger=linger)
 
     def _close(self, *, good_bye: bool, linger: float | None) -> None:
+        linger = self._spec.linger if linger is None else linger
+        handlers_end = Deadline.after(linger, self._clock)
         with interruptible(lambda _: self.links.cancel_drain(), announce=False) as interruption:
             try:
                 if good_bye:
@@ -412,21 +415,21 @@ class NodeRouter(JobView):
                 self._calls.leave()
                 self.links.close(
                     good_bye=good_bye,
-                    linger=self._spec.linger if linger is None else linger,
+                    linger=linger,
                     has_more=lambda: self._calls.has_unanswered(self.links.connected),
                 )
             finally:
-                self._end("ended" if good_bye else "failed")
+                self._end("ended" if good_bye else "failed", handlers_end)
         interruption.raise_if_any()
 
-    def _end(self, state: State) -> None:
+    def _end(self, state: State, handlers_end: Deadline) -> None:
         self._transport.close()
         self.links.end()
         self._calls.fail("This node has left before a call was answered.", lambda _: True)
         self._reporter.close(state)
         self._topics.close()
         self._shared_sender.close()
-        self._calls.close()
+        self._calls.close(handlers_end)
 
     # -- internals ---------------------------------------------------------------------------
 

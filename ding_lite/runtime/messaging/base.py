@@ -215,7 +215,8 @@ class Router(ABC):
     def register(self, name: str, fn: Callable[..., Any], *, quick: bool = False) -> None:
         """Answer calls of this name with `fn`, on a worker thread of the router.
 
-        A call that arrives up to 5 s before its handler is registered waits for it.
+        A call that arrives up to 5 s before its handler is registered waits for it. Each peer has
+        two threads of its own, so that calls of one that hang do not stop those of others.
 
         Args:
             name: The name of the call.

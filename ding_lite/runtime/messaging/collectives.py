@@ -69,12 +69,12 @@ class Collectives:
         with self._lock:
             operation = self._open.setdefault(key, _Operation(kind, members, {}, Future()))
             of_others, expected, values, answer = operation
-            if members != expected or rank in values or not 0 <= rank < len(members):
+            if members != expected or not 0 <= rank < len(members):
                 raise ConfigError(
-                    f"Rank {rank} of {len(members)} came twice, or does not belong, to {key}. Do "
-                    f"all members call the same collective operations in the same order?"
+                    f"Rank {rank} of {len(members)} does not belong to {key}. Do all members call "
+                    f"the same collective operations in the same order?"
                 )
-            values[rank] = value
+            values[rank] = value  # a second value is from a restarted node behind a relay
             found: list[Any] | int | str | None = operation.awaited(self._gone)
             if kind != of_others:
                 found = f"node {members[rank]} calls `{kind}`, and others call `{of_others}`"
@@ -86,9 +86,14 @@ class Collectives:
         answer.set_result(found)
         return answer
 
-    def joined(self, node: int) -> None:
+    def joined(self, node: int, *, is_new_incarnation: bool) -> None:
+        """Note that a node is here; a restarted one sends the values of open operations again."""
         with self._lock:
             self._gone.discard(node)
+            if is_new_incarnation:
+                for _, members, values, _ in self._open.values():
+                    if node in members:
+                        values.pop(members.index(node), None)
 
     def left(self, node: int) -> None:
         """End the operations that wait for a node that has left the job."""

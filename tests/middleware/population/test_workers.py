@@ -9,7 +9,7 @@ import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.distributed import PopulationServer, Processes
-from ding_lite.distributed.accelerate import digest_of
+from ding_lite.distributed.accelerate.processes import digest_of
 from ding_lite.errors import ConfigError
 from ding_lite.evolution import (
     Agent,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ from ding_lite.errors import (
 from ding_lite.parallel.router.calls import NUM_WORKERS
 from ding_lite.runtime import current_router
 from ding_lite.testing import Cluster
+from tests.parallel.tcp import wait_until
 
 
 def on_nodes(main: Callable[[World], object], *, roles: list[str]) -> list[Any]:
@@ -152,6 +154,23 @@ def test_a_member_that_has_left_is_an_error_at_once() -> None:
 
     with pytest.raises(PeerLost, match=r"Node 3 has left the job, so group 2,3, operation 1"):
         on_nodes(main, roles=ROLES)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_restarted_member_goes_on_with_the_operation_that_it_has_begun(is_first: bool) -> None:
+    with Cluster(3) as cluster, ThreadPoolExecutor(3) as pool:
+
+        def gather(node: int, value: str) -> Future[list[str]]:
+            group = World(cluster.routers[node]).group([0, 1, 2])
+            return pool.submit(group.all_gather, value, timeout=10.0)
+
+        former = gather(2, "former")
+        wait_until(lambda: len(cluster.routers[0].collectives._open) == 1, "the former value")
+        cluster.restart(2).wait_ready(10.0)
+        assert isinstance(former.exception(10.0), PeerLost)
+        order = (2, 0, 1) if is_first else (0, 1, 2)
+        for answer in [gather(node, f"of {node}") for node in order]:
+            assert answer.result() == ["of 0", "of 1", "of 2"]
 
 
 def test_a_missing_member_raises_deadline_exceeded() -> None:

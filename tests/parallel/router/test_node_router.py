@@ -531,6 +531,34 @@ class TestCalls:
             for number, answer in enumerate(answers):
                 assert answer.result(15.0) == [(number + k) % 2 for k in range(9)]
 
+    def test_calls_of_a_node_that_hang_do_not_stop_those_of_others(self, start: Start) -> None:
+        routers, over = start(3), threading.Event()
+        routers[0].register("hang", lambda: over.wait(30.0))
+        routers[0].register("double", lambda number: 2 * number)
+        hanging = [routers[1].ask(0, "hang") for _ in range(2 * NUM_WORKERS)]
+        try:
+            assert routers[2].call(0, "double", 4, timeout=10.0) == 8
+            assert not any(answer.done() for answer in hanging)
+        finally:
+            over.set()
+
+    def test_a_handler_that_hangs_keeps_its_node_only_for_so_long(
+        self, start: Start, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        routers, asked, over = start(3), threading.Event(), threading.Event()
+        routers[0].register("hang", lambda: asked.set() or over.wait(30.0))
+        try:
+            answer = routers[1].ask(0, "hang")
+            assert asked.wait(10.0)
+            routers[1].close(good_bye=False)
+            routers[0].close(good_bye=False, linger=0.1)
+            assert not over.is_set()
+            assert "node 0 has left, and a handler of a call still runs" in caplog.text
+            with pytest.raises(PeerLost):
+                answer.result(10.0)
+        finally:
+            over.set()
+
     def test_a_second_handler_of_a_name_is_refused(self, start: Start) -> None:
         (router,) = start(1)
         router.register("f", len)

@@ -27,7 +27,7 @@ def test_a_call_of_a_peer_that_is_no_operation_is_refused_and_not_kept(wrong: An
     with pytest.raises(CodecError, match="A collective operation has a key, a kind"):
         collectives.contribute(*wrong)
     collectives.left(1)
-    collectives.joined(1)
+    collectives.joined(1, is_new_incarnation=True)
     answers = [collectives.contribute("key", "barrier", [0, 1], rank, rank) for rank in range(2)]
     assert [answer.result(0.0) for answer in answers] == [[0, 1], [0, 1]]
 
@@ -35,8 +35,8 @@ def test_a_call_of_a_peer_that_is_no_operation_is_refused_and_not_kept(wrong: An
 def test_other_members_or_ranks_are_refused_and_the_operation_goes_on() -> None:
     collectives = Collectives()
     first = collectives.contribute("key", "barrier", [0, 1], 0, "a")
-    for members, rank in (([0, 2], 1), ([0, 1, 2], 2), ([0, 1], 0), ([0, 1], 2), ([0, 1], -1)):
-        with pytest.raises(ConfigError, match="came twice, or does not belong, to key"):
+    for members, rank in (([0, 2], 1), ([0, 1, 2], 2), ([0, 1], 2), ([0, 1], -1)):
+        with pytest.raises(ConfigError, match="does not belong to key"):
             collectives.contribute("key", "barrier", members, rank, "b")
     assert not first.done()
     collectives.contribute("key", "barrier", [0, 1], 1, "c")

@@ -23,6 +23,8 @@ class Reactor(ABC):
     def __init__(self) -> None:
         self._sockets = Sockets()
         self._thread = threading.Thread(target=self._run, name="ding_lite-transport", daemon=True)
+        # The outermost locks of the thread that reads messages: callbacks and quick handlers run
+        # within. docs/design/0016-the-order-of-locks.md has the order of all locks.
         self._iterating = threading.Lock()
         self._leading = threading.Lock()
         self._leader = 0

@@ -8,45 +8,27 @@ disk.
 
 from __future__ import annotations
 
-import importlib
-import itertools
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
 
-from ding_lite.errors import (
-    CodecError,
-    ConfigError,
-    MiddlewareError,
-    MissingExtraError,
-    PeerLost,
-    kind_of,
-    pip_line,
-)
+from ding_lite.distributed.accelerate.accelerator import find_accelerator
+from ding_lite.distributed.accelerate.prepared_replay import PreparedReplay, SavedReplay
+from ding_lite.errors import CodecError, MiddlewareError, PeerLost, kind_of
 from ding_lite.nest import leaves, map_leaves
-from ding_lite.parallel.launch.environment.base import number
-from ding_lite.parallel.network.address import LOOPBACK
-from ding_lite.parallel.network.interfaces import interface_beyond
 from ding_lite.parallel.router.group import COLLECTIVE_TIMEOUT_S, leave_groups_at_exit
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
-from ding_lite.rl.batch import Array, NumpyArray, Transitions
-from ding_lite.rl.protocols import Prioritized, Replay
-from ding_lite.rl.replay.episodes import EpisodeBuffer
-from ding_lite.rl.replay.storage import FIELDS
+from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.seeding import spawn_seeds
-from ding_lite.settings import check_all, positive, process_environ, suggest_environ
+from ding_lite.settings import check_all, positive
 
-BLOCK_BATCHES = 8
-"""Batches that a prepared replay draws at once: more cost less each, and are older."""
 MAX_BROADCAST_BYTES = 1 << 30
 """The most bytes of a broadcast; a larger size in a header is refused."""
 _INLINE = 12
@@ -95,15 +77,12 @@ class Processes:
                 f"expected, or none"
             ],
         )
-        module = _accelerate()
-        _choose_interface(process_environ().get("MASTER_ADDR") or LOOPBACK)
-        self.accelerator = accelerator or _make_accelerator(module, timeout)
+        self.accelerator = find_accelerator(accelerator, timeout)
         """Accelerate's `Accelerator`."""
         self.size = int(self.accelerator.num_processes)
         """The number of processes."""
         self.rank = int(self.accelerator.process_index)
         """The rank of this process, from 0."""
-        _check_is_as_started(self.size, process_environ())
         self._timeout = timeout
         self._num_operations = 0
         self._device, self._group = torch.device("cpu"), None
@@ -241,141 +220,6 @@ class Processes:
             ) from error
 
 
-def _choose_interface(first: str) -> None:
-    """Make gloo use the interface that leads to the first machine, not that of the host name."""
-    with suppress(OSError, UnicodeError):  # no such host: torch itself says so, and waits for it
-        if (name := interface_beyond(first)) is not None:
-            suggest_environ("GLOO_SOCKET_IFNAME", name)
-
-
-class SavedReplay(Replay, Protocol):
-    """A replay that can be saved."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-
-    def add(self, transitions: Transitions, **own: Array) -> None:
-        """Add transitions, and the replay's own fields."""
-        ...
-
-
-class PreparedReplay:
-    """A replay that samples through a data loader that Accelerate has prepared.
-
-    Each process samples its own transitions. No batches are sent between processes, in contrast to
-    Accelerate's dispatching. The loader samples blocks of several batches, so a batch costs as
-    little as without a loader, but lacks the transitions of the last few steps.
-
-    Args:
-        accelerator: Accelerate's `Accelerator`.
-        replay: A replay that samples uniformly.
-
-    Raises:
-        ConfigError: The replay is prioritized, or has episodes instead of transitions.
-    """
-
-    is_changed_by_saving = True
-    """Whether taking a state changes the next samples: drawn batches are dropped."""
-
-    def __init__(self, accelerator: Any, replay: SavedReplay) -> None:  # noqa: ANN401 - see above
-        is_replay = callable(getattr(replay, "sample", None))
-        if not is_replay or isinstance(replay, Prioritized | EpisodeBuffer):
-            raise ConfigError(
-                f"`replay` is {kind_of(replay)}; a ReplayBuffer was expected, as transitions are "
-                f"sampled some batches ahead. Train from another one without `prepare`."
-            )
-        self.replay = replay
-        self.loader = self._prepared(accelerator)
-        """The prepared `DataLoader`, which never ends."""
-        self._blocks: Iterator[dict[str, Tensor]] | None = None
-        self._block: dict[str, Tensor] = {}
-        self._first = self._last = 0
-        self._rows = 0
-
-    @property
-    def capacity(self) -> int:
-        """The most transitions that it can hold."""
-        return self.replay.capacity
-
-    def __len__(self) -> int:
-        return len(self.replay)
-
-    def add(self, transitions: Transitions, **own: Array) -> None:
-        """Add transitions, and the replay's own fields, in place of the oldest ones."""
-        self.replay.add(transitions, **own)
-
-    def sample(self, batch_size: int) -> Transitions:
-        """Sample transitions uniformly, with replacement, on the device that Accelerate has chosen.
-
-        Raises:
-            ConfigError: The replay holds fewer transitions than that.
-        """
-        if batch_size < 1 or self._first + batch_size > self._last:
-            self._turn(batch_size)
-        first = self._first
-        self._first = last = first + batch_size
-        own = {name: column[first:last] for name, column in self._block.items()}
-        batch = Transitions(*[own.pop(name) for name in FIELDS])
-        return batch.with_extra(**own) if own else batch
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the replay.
-
-        Sampled batches that were not used yet are not part of it, and are dropped here too.
-        """
-        self._drop_drawn()
-        return self.replay.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned."""
-        self.replay.load_state_dict(state)
-        self._drop_drawn()
-
-    def _drop_drawn(self) -> None:
-        self._first = self._last = self._rows = 0
-        self._blocks = None
-
-    def _turn(self, batch_size: int) -> None:
-        if not 0 < batch_size <= len(self.replay):
-            raise ConfigError(
-                f"`batch_size` is {batch_size}, but the replay holds {len(self.replay)} "
-                f"transitions. Collect more of them before training, or take smaller batches."
-            )
-        self._rows = max(self._rows, BLOCK_BATCHES * batch_size)
-        self._last = 0
-        while self._last < batch_size:  # a block that was drawn before may be too small
-            if self._blocks is None:
-                self._blocks = iter(self.loader)
-            self._block = next(self._blocks)
-            self._first, self._last = 0, len(self._block["reward"])
-
-    def _draw(self, _: object) -> dict[str, Tensor]:
-        rows = self.replay.sample(min(self._rows, len(self.replay)))
-        columns = {name: getattr(rows, name) for name in FIELDS} | dict(rows.extra)
-        return {name: torch.as_tensor(column) for name, column in columns.items()}
-
-    def _prepared(self, accelerator: Any) -> Any:  # noqa: ANN401 - Accelerate comes without types
-        # The dataset yields only counters, as Accelerate reads the items of all processes in each
-        # process and drops those of the others. Sampling is done in `collate_fn`.
-        loader: DataLoader[Any] = DataLoader(
-            _Turns(), batch_size=1, collate_fn=self._draw, generator=torch.Generator()
-        )
-        config = accelerator.dataloader_config
-        before, config.dispatch_batches = config.dispatch_batches, False
-        try:
-            return accelerator.prepare(loader)
-        finally:
-            config.dispatch_batches = before
-
-
-class _Turns(IterableDataset[int]):
-    """An endless dataset."""
-
-    def __iter__(self) -> Iterator[int]:
-        return itertools.count()
-
-
 def digest_of(tree: Any) -> bytes:  # noqa: ANN401 - any tree of values
     """Return a digest of a tree of values, 16 bytes."""
     digest = blake2b(digest_size=16)
@@ -420,64 +264,3 @@ def _unpack(packed: Tensor) -> Any:  # noqa: ANN401 - any tree of values
     except (msgspec.MsgspecError, ValueError) as error:
         raise CodecError(f"A broadcast of {len(packed)} bytes is no message: {error}.") from error
     return decode(meta, buffers)
-
-
-def _make_accelerator(module: Any, timeout: float) -> Any:  # noqa: ANN401 - it comes without types
-    environ = process_environ()
-    _check_place(environ)
-    wait = module.InitProcessGroupKwargs(timeout=timedelta(seconds=timeout))
-    try:
-        return module.Accelerator(cpu=not torch.cuda.is_available(), kwargs_handlers=[wait])
-    except torch.distributed.DistError as error:
-        why = str(error).splitlines()[0].rstrip(".")
-        raise PeerLost(
-            f"Rank {environ.get('RANK')} of {environ.get('WORLD_SIZE')} has not met the others at "
-            f"{environ.get('MASTER_ADDR')}, port {environ.get('MASTER_PORT', 29500)}, within "
-            f"{timeout:g} s ({why}). Start each rank once, with the address of rank 0 "
-            f"and a port that is free there."
-        ) from error
-
-
-def _check_place(environ: Mapping[str, str]) -> None:
-    """Raise if this process has no place among the processes that were started."""
-    size, rank = number(environ, "WORLD_SIZE") or 1, number(environ, "RANK")
-    if rank is None and size == 1:
-        return
-    is_placed = rank is not None and rank < size
-    if not is_placed or (size > 1 and not environ.get("MASTER_ADDR")):
-        names = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
-        found = (f"`{name}` is {environ.get(name) or 'not set'}" for name in names)
-        raise ConfigError(
-            f"{', '.join(found)}; a rank below the number of processes was expected, and the "
-            f"address of rank 0 if there are several. Start them with `torchrun --nproc-per-node "
-            f"2 program.py`, which sets all of these, or unset all for a single process."
-        )
-
-
-def _check_is_as_started(size: int, environ: Mapping[str, str]) -> None:
-    """Raise if several processes were started and this one is alone."""
-    if size > 1:
-        return
-    num_started = number(environ, "WORLD_SIZE") or 1
-    if num_started > 1:
-        raise ConfigError(
-            f"This is one of {num_started} processes, and the accelerator that was given "
-            f"knows of none but itself. Make it with `Accelerator(cpu=True)` where there is no "
-            f"GPU, or leave it to `Processes()`."
-        )
-    if "ACCELERATE_MIXED_PRECISION" in environ and "MASTER_PORT" in environ:
-        raise ConfigError(
-            "`accelerate launch` was told to start several processes and has started one, as it "
-            "does for a job without GPUs. Start two with `torchrun --nproc-per-node 2 program.py`, "
-            "or with `accelerate launch --multi_gpu --num_processes 2 program.py`, which needs no "
-            "GPU in spite of its name."
-        )
-
-
-def _accelerate() -> Any:  # noqa: ANN401 - Accelerate comes without types
-    try:
-        return importlib.import_module("accelerate")
-    except ImportError as error:
-        raise MissingExtraError(
-            f"This needs Hugging Face Accelerate, which is not installed: {pip_line('accelerate')}."
-        ) from error

@@ -1,0 +1,1 @@
+"""Collective operations, and a replay, of processes that Hugging Face Accelerate connects."""
