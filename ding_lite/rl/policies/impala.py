@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ding_lite.rl.batch import Rollout
-from ding_lite.rl.formulas.advantages import normalized_by_rho, unweighted, vtrace
+from ding_lite.rl.formulas.advantages import normalized_by_rho, ratios, unweighted, vtrace
 from ding_lite.rl.formulas.policy_losses import (
     PolicyLoss,
     Settings,
     Steps,
     beyond,
-    cut_ratio,
     weighted,
 )
 from ding_lite.rl.formulas.rows import Rows
@@ -124,7 +123,7 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
             rho_clip=config.rho_clip,
             c_clip=config.c_clip,
         )
-        rho_B = cut_ratio(merged(log_rho_TN), config.rho_clip)
+        rho_B = ratios(merged(log_rho_TN)).clip(None, config.rho_clip)
         advantage_B = unweighted(merged(found.advantage_TB), rho_B)
         return merged_steps(rollout, advantage_B, merged(found.target_TB)), seen
 
@@ -133,7 +132,7 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
         rows: Rows, settings: Settings, steps: Steps, log_prob_GB: AnyArray
     ) -> PolicyLoss:
         log_rho_GB = log_prob_GB - rows.fold(steps.log_prob_B)
-        rho_GB = cut_ratio(log_rho_GB, settings["rho_clip"])
+        rho_GB = ratios(log_rho_GB).clip(None, settings["rho_clip"])
         weighted_GB = rho_GB * rows.fold(steps.advantage_B)
         advantage_GB = settings.where(
             "normalize_advantage", lambda: normalized_by_rho(rows, weighted_GB, rho_GB), weighted_GB
