@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from ding_lite.evolution.batched_policies import Layout, ReplayStack, StackedTensors, obs_of
 from ding_lite.evolution.stacked_modules import Saved, StackedModule, stackable
 from ding_lite.rl.batch import NumpyArray, Transitions, to_numpy
-from ding_lite.rl.formulas.box_updates import Networks, update_critics
 from ding_lite.rl.networks.action_values import Critics, CriticsOfMembers
 from ding_lite.rl.networks.box_actors import BoxActor, MembersBody, OwnActor
+from ding_lite.rl.networks.box_networks import Networks
 from ding_lite.rl.networks.layers import MLP, Members, Viewed, names_of
 from ding_lite.rl.policies.base import BoxActions
-from ding_lite.rl.policies.box_policy import BoxPolicy
+from ding_lite.rl.policies.box_policy import BoxPolicy, update_critics
 from ding_lite.rl.recorded.box import CriticList
 from ding_lite.rl.weights.flat_module import copied
 
@@ -72,7 +72,7 @@ class BoxStack(ReplayStack[BoxT]):
         policies, draw = [turn.policy for turn in layout.turns], partial(self._noise, layout)
         obs_GBI, next_obs_GBI = self._observations(layout, batch)
         action_BA = torch.from_numpy(self._box.to_unit(to_numpy(batch.action)))
-        found = update_critics(
+        values, _ = update_critics(
             networks.critics,
             layout,
             batch,
@@ -81,9 +81,9 @@ class BoxStack(ReplayStack[BoxT]):
             self._like.next_values(policies, networks, next_obs_GBI, draw),
         )
         for row, turn in layout.learning():
-            if turn.passes(partial(turn.policy.check_loss, float(found.loss_G[row]), of="critics")):
+            loss = float(values["loss"][row])
+            if turn.passes(partial(turn.policy.check_loss, loss, of="critics")):
                 turn.policy.step_critics(self._grads.rows[row], self._weights.rows[row])
-        values = {"loss": found.loss_G, "q_mean": found.q_mean_G}
         is_due = {row: turn.policy.actor_is_due for row, turn in layout.learning()}
         of_actor = {}
         if any(is_due.values()):
