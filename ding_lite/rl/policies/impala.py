@@ -14,11 +14,10 @@ from ding_lite.rl.formulas.policy_losses import (
     PolicyLoss,
     Settings,
     Steps,
-    beyond,
     weighted,
 )
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.host_or_device import AnyArray, Number, floats
+from ding_lite.rl.host_or_device import AnyArray, Number, floats, namespace
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
 from ding_lite.rl.replay.rollouts import Minibatch, merged
@@ -132,13 +131,16 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
         rows: Rows, settings: Settings, steps: Steps, log_prob_GB: AnyArray
     ) -> PolicyLoss:
         log_rho_GB = log_prob_GB - rows.fold(steps.log_prob_B)
-        rho_GB = ratios(log_rho_GB).clip(None, settings["rho_clip"])
+        ratio_GB, xp = ratios(log_rho_GB), namespace(log_rho_GB)
+        rho_GB = ratio_GB.clip(None, settings["rho_clip"])
         weighted_GB = rho_GB * rows.fold(steps.advantage_B)
         advantage_GB = settings.where(
             "normalize_advantage", lambda: normalized_by_rho(rows, weighted_GB, rho_GB), weighted_GB
         )
         more = {"rho": rows.mean(rho_GB)}
         if settings.any("clip"):
-            has_gone_GB, advantage_GB = beyond(log_rho_GB, advantage_GB, settings["clip"])
+            low_G1, high_G1 = 1.0 - settings["clip"], 1.0 + settings["clip"]
+            has_gone_GB = xp.where(advantage_GB > 0.0, ratio_GB > high_G1, ratio_GB < low_G1)
+            advantage_GB = xp.where(has_gone_GB, 0.0, advantage_GB)
             more["clip_fraction"] = rows.mean(floats(has_gone_GB))
         return replace(weighted(rows, log_prob_GB, advantage_GB), more=more)

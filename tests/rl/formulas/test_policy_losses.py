@@ -11,7 +11,7 @@ import torch
 
 from ding_lite.rl import A2C, IMPALA, PPO
 from ding_lite.rl.formulas.distributions import Categorical
-from ding_lite.rl.formulas.policy_losses import Settings, Steps, actor_critic_loss, clipped
+from ding_lite.rl.formulas.policy_losses import Settings, Steps, actor_critic_loss
 from ding_lite.rl.formulas.rows import Rows
 
 CPU = torch.device("cpu")
@@ -62,6 +62,8 @@ def test_members_have_the_losses_and_gradients_that_each_has_alone(name: str) ->
 def test_an_action_that_has_become_far_likelier_is_beyond_the_clip() -> None:
     log_ratio = np.full((1, 2), 200.0, np.float32)
     advantage = np.array([[2.0, 0.0]], np.float32)
-    found = clipped(Rows([2], [1.0]), log_ratio, advantage, np.full((1, 1), 0.2, np.float32))
+    settings = Settings([SimpleNamespace(clip=0.2, normalize_advantage=False)], CPU)
+    steps = Steps(None, -log_ratio, advantage, None)
+    found = PPO._policy_loss(Rows([2], [1.0]), settings, steps, 0.0 * log_ratio)
     assert found.loss_G.tolist() == [pytest.approx(-1.2)]
     assert found.grad_GB.tolist() == [[0.0, 0.0]]
