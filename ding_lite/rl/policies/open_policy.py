@@ -19,7 +19,6 @@ from ding_lite.rl.formulas.schedules import Schedule, linear
 from ding_lite.rl.host_or_device import (
     Metrics,
     Number,
-    guard,
     metrics_of,
     on,
     placed,
@@ -430,10 +429,15 @@ class OpenPolicy(ABC):
             self._random.reseed(seed)
 
     def _guarded(self, loss: Number, check: Callable[[float], None]) -> Tensor | None:
-        """Return whether to skip a step, on a device; on a CPU raise if the loss is not finite."""
-        if self.reduce_gradient is not None:
-            check(float(loss))  # before other learners use its gradient
-        return guard(loss, check)
+        """Prevent an update by a loss that is not finite: `check` raises an error if it is not.
+
+        The host does not wait for a device: return 1.0 there if the optimiser must skip its step,
+        else 0.0. The metrics raise the error when they are read.
+        """
+        if isinstance(loss, Tensor) and self.reduce_gradient is None:
+            return (~torch.isfinite(loss)).float()
+        check(float(loss))  # before other learners use its gradient
+        return None
 
     def check_loss(self, loss: float, *, of: str = "", update: int | None = None) -> None:
         """Raise NonFiniteError if a loss is NaN or infinite; `of` names the networks of several."""
