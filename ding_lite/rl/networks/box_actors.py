@@ -51,15 +51,7 @@ class ActorBody(Protocol):
         """
 
 
-class MembersBody(MLPOutputs):
-    """Hidden layers and a linear output layer of each of G policies."""
-
-    def infer(self, obs: NumpyArray) -> FloatArray:
-        found_GNO: FloatArray = self.forward(torch.from_numpy(obs)).numpy()
-        return found_GNO
-
-
-class MLPBody(MembersBody):
+class MLPBody(MLPOutputs):
     """Hidden layers and a linear output layer of one policy."""
 
     def __init__(
