@@ -27,7 +27,7 @@ from ding_lite.rl.recorded.box import (
     made_critics,
 )
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.weights.flat import FlatWeights, assign, check_names
+from ding_lite.rl.weights.flat import FlatWeights, load_all
 from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, bind, copied
 
 ActorT = TypeVar("ActorT", bound=BoxActor)
@@ -251,17 +251,10 @@ class BoxNetworks(Networks[ActorT]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned; a state that does not fit changes nothing."""
-        pairs = (
-            (self.weights, self._own, state["weights"]),
-            (self.target, self._own_targets, state["target"]),
+        load_all(
+            ({**self.weights.views, **_buffers(self._own)}, state["weights"]),
+            ({**self.target.views, **_buffers(self._own_targets)}, state["target"]),
         )
-        for weights, own, tensors in pairs:
-            shapes = {name: tuple(buffer.shape) for name, buffer in _buffers(own).items()}
-            check_names(tensors, {**weights.shapes, **shapes})
-        for weights, own, tensors in pairs:
-            weights.load({name: tensors[name] for name in weights.shapes})
-            for name, buffer in _buffers(own).items():
-                assign(buffer, tensors[name])
 
 
 def _buffers(own: Parts) -> dict[str, Tensor]:
