@@ -326,23 +326,19 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     def _grad_P(self) -> Tensor:
         return self._net.grads.flat
 
-    def _seen(self, inputs: AnyArray) -> AnyArray:
-        """Return what the network takes; a network of trees takes packed observations."""
-        return inputs if self._sees_trees else self.spec.inputs(inputs)
-
     def _values(self, inputs: AnyArray, state_NS: AnyArray | None = None) -> AnyArray:
         """Compute the values of what `as_inputs` has returned; nothing is recorded."""
         if state_NS is None:
-            return self._net.values(self._seen(inputs))
-        return self._recurrent.step(self._seen(inputs), state_NS)[1]
+            return self._net.values(self._for_network(inputs))
+        return self._recurrent.step(self._for_network(inputs), state_NS)[1]
 
     def _outputs(self, inputs: NumpyArray, memory: Memory | None) -> FloatArray:
         """Compute the actor's outputs, and the next states; nothing is recorded."""
         self._check_memory(memory, len(inputs))
         if memory is None:
-            outputs_ND = self._net.act(self._seen(inputs))
+            outputs_ND = self._net.act(self._for_network(inputs))
         else:
-            found = self._recurrent.step(self._seen(inputs), memory.state)
+            found = self._recurrent.step(self._for_network(inputs), memory.state)
             outputs_ND, _, memory.state[:] = map(to_numpy, found)
         legal_ND: FloatArray = legal_logits(outputs_ND, self.spec.action_mask(inputs))
         return legal_ND
@@ -368,7 +364,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         self, inputs: AnyArray, unroll: Unroll | None = None, is_training: bool = True
     ) -> tuple[AnyArray, AnyArray, Any, Tensor | None]:
         """Return outputs, values, what `backward` needs, and the states behind each step if any."""
-        seen, behind_TNS = self._seen(inputs), None
+        seen, behind_TNS = self._for_network(inputs), None
         if unroll is None:
             outputs_BD, *more = self._net.forward(seen)
         else:
