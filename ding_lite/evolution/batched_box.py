@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.evolution.batched_policies import Layout, ReplayStack, StackedTensors, obs_of
-from ding_lite.evolution.stacked_modules import Saved, StackedModule, stackable
+from ding_lite.evolution.stacked_modules import StackedModule, stackable
 from ding_lite.rl.batch import NumpyArray, Transitions, to_numpy
-from ding_lite.rl.formulas.box_updates import Networks, update_critics
 from ding_lite.rl.networks.action_values import Critics, CriticsOfMembers
-from ding_lite.rl.networks.box_actors import BoxActor, MembersBody, OwnActor
-from ding_lite.rl.networks.layers import MLP, Members, Viewed, names_of
+from ding_lite.rl.networks.box_actors import BoxActor, OwnActor
+from ding_lite.rl.networks.box_networks import Networks
+from ding_lite.rl.networks.layers import MLP, Members, MLPOutputs, Viewed, names_of
 from ding_lite.rl.policies.base import BoxActions
-from ding_lite.rl.policies.box_policy import BoxPolicy
+from ding_lite.rl.policies.box_policy import BoxPolicy, update_critics
 from ding_lite.rl.recorded.box import CriticList
 from ding_lite.rl.weights.flat_module import copied
 
@@ -72,7 +72,7 @@ class BoxStack(ReplayStack[BoxT]):
         policies, draw = [turn.policy for turn in layout.turns], partial(self._noise, layout)
         obs_GBI, next_obs_GBI = self._observations(layout, batch)
         action_BA = torch.from_numpy(self._box.to_unit(to_numpy(batch.action)))
-        found = update_critics(
+        values, _ = update_critics(
             networks.critics,
             layout,
             batch,
@@ -81,9 +81,9 @@ class BoxStack(ReplayStack[BoxT]):
             self._like.next_values(policies, networks, next_obs_GBI, draw),
         )
         for row, turn in layout.learning():
-            if turn.passes(partial(turn.policy.check_loss, float(found.loss_G[row]), of="critics")):
+            loss = float(values["loss"][row])
+            if turn.passes(partial(turn.policy.check_loss, loss, of="critics")):
                 turn.policy.step_critics(self._grads.rows[row], self._weights.rows[row])
-        values = {"loss": found.loss_G, "q_mean": found.q_mean_G}
         is_due = {row: turn.policy.actor_is_due for row, turn in layout.learning()}
         of_actor = {}
         if any(is_due.values()):
@@ -134,13 +134,13 @@ class BoxStack(ReplayStack[BoxT]):
             return actor_type(body) if is_gaussian else OwnActor(body, self._spec)
         names = names_of("actor.torso", len(self._like.config.hidden))
         layers = self._layers(weights, self._grads, names, "actor.head", count)
-        return actor_type(MembersBody(layers))
+        return actor_type(MLPOutputs(layers))
 
     def _critics_on(
         self, weights: StackedTensors, count: int, *, first: int | None = None
     ) -> Critics:
         if self._has_modules:
-            return StackedCritics(self._stacked("critics.", weights, count, first))
+            return self._stacked("critics.", weights, count, first, axis=1)
         *names, head = names_of("critics", len(self._like.config.hidden) + 1)
         networks = [
             self._layers(_of_critic(weights, k), _of_critic(self._grads, k), names, head, count)
@@ -149,7 +149,7 @@ class BoxStack(ReplayStack[BoxT]):
         return CriticsOfMembers(networks, num_actions=self._box.size)
 
     def _stacked(
-        self, prefix: str, weights: StackedTensors, count: int, *more: object
+        self, prefix: str, weights: StackedTensors, count: int, *more: object, axis: int = 0
     ) -> StackedModule:
         return StackedModule.of(
             self._modules[prefix],
@@ -158,6 +158,7 @@ class BoxStack(ReplayStack[BoxT]):
             count,
             rename=lambda name: prefix + name,
             more=more,
+            axis=axis,
         )
 
     def _layers(
@@ -169,30 +170,6 @@ class BoxStack(ReplayStack[BoxT]):
 
 def _of_critic(rows: StackedTensors, index: int) -> Members:
     return Viewed(rows, lambda tensor: tensor[:, index])
-
-
-class StackedCritics:
-    """The modules of the critics of several policies, a `CriticList` of each."""
-
-    def __init__(self, modules: StackedModule) -> None:
-        self._modules = modules
-
-    def forward(self, obs: Tensor, action_GBA: Tensor) -> Tensor:
-        return self._modules.forward(obs, action_GBA).transpose(0, 1)
-
-    def forward_saving(self, obs: Tensor, action_GBA: Tensor) -> tuple[Tensor, Saved]:
-        q_GEB, saved = self._modules.forward_saving(obs, action_GBA)
-        return q_GEB.transpose(0, 1), saved
-
-    def forward_action(self, obs: Tensor, action_GBA: Tensor) -> tuple[Tensor, Saved]:
-        q_GEB, saved = self._modules.forward_action(obs, action_GBA)
-        return q_GEB.transpose(0, 1), saved
-
-    def backward(self, saved: Saved, grad_EGB: Tensor) -> None:
-        self._modules.backward(saved, grad_EGB.transpose(0, 1))
-
-    def backward_action(self, saved: Saved, grad_EGB: Tensor) -> Tensor:
-        return self._modules.backward_action(saved, grad_EGB.transpose(0, 1))
 
 
 def _modules_of(policy: Any) -> Mapping[str, nn.Module]:  # noqa: ANN401 - of any box policy

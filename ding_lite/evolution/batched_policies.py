@@ -23,7 +23,8 @@ from torch import Tensor
 from ding_lite.errors import NonFiniteError
 from ding_lite.rl.batch import Array, NumpyArray, Rollout, Transitions, to_numpy
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.networks.inputs import RunningNorm, as_floats
+from ding_lite.rl.networks.inputs import RunningNorm
+from ding_lite.rl.packing import as_floats
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.base import check_obs
 from ding_lite.rl.policies.box_policy import BoxPolicy

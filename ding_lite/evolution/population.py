@@ -230,8 +230,7 @@ class Population:
                 mutation=agent.birth.mutation,
                 fitness=agent.fitness if agent.num_new_evaluations else None,
                 hyperparameters={**agent.hyperparameters},
-                hidden=_hidden(agent),
-                convs=_convs(agent),
+                **_architecture(agent),
             )
             for agent in self.agents
         ]
@@ -332,15 +331,11 @@ def _check_places(agents: Sequence[Agent]) -> None:
         )
 
 
-def _hidden(agent: Agent) -> tuple[int, ...] | None:
+def _architecture(agent: Agent) -> dict[str, Any]:
     if has_own_network(agent.policy):
-        return None
-    widths: tuple[int, ...] | None = getattr(agent.config, "hidden", None)
-    return widths
-
-
-def _convs(agent: Agent) -> tuple[Conv, ...] | None:
-    return None if has_own_network(agent.policy) else convs_of(agent.policy) or None
+        return {}
+    convs = convs_of(agent.policy) or None
+    return {"hidden": getattr(agent.config, "hidden", None), "convs": convs}
 
 
 def _check_fits(agent: Agent, size: int) -> None:

@@ -63,8 +63,10 @@ class StackedModule:
         grads: Sequence[Tensor],
         *,
         more: tuple[Any, ...] = (),
+        axis: int = 0,
     ) -> None:
         self._module, self._names, self._more = module, [*parameters], more
+        self._axis = axis
         self._fixed = [one.detach() for one in parameters.values()]
         self._leaves = [one.detach().requires_grad_() for one in parameters.values()]
         self._grads = [*grads]
@@ -80,16 +82,19 @@ class StackedModule:
         *,
         rename: Callable[[str], str | None] = str,
         more: tuple[Any, ...] = (),
+        axis: int = 0,
     ) -> Self:
         """Stack the parameters of the first `count` policies.
 
         `rename` returns the name of a parameter among those of a policy; None for one that the
-        module does not use. `more` are further arguments of the module.
+        module does not use. `more` are further arguments of the module, and `axis` is the axis of
+        policies in outputs.
         """
         names = {name: rename(name) for name, _ in module.named_parameters()}
         own = {name: of_policy for name, of_policy in names.items() if of_policy is not None}
         parameters = {name: weights[of_policy][:count] for name, of_policy in own.items()}
-        return cls(module, parameters, [grads[name][:count] for name in own.values()], more=more)
+        own_grads = [grads[name][:count] for name in own.values()]
+        return cls(module, parameters, own_grads, more=more, axis=axis)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Compute the outputs of each module, [G, B, ...], without gradients."""
@@ -164,7 +169,7 @@ class StackedModule:
 
         named = dict(zip(self._names, given[count:], strict=True))
         with _Fast():
-            values: Tensor = vmap(compute_one)(named, *given[:count])
+            values: Tensor = vmap(compute_one, out_dims=self._axis)(named, *given[:count])
         return values
 
 

@@ -255,7 +255,7 @@ def _make_envs(plan: EvolvePlan, ends: ExitStack) -> tuple[Envs, Envs, Envs | No
 
     from_env = options.env if plan.vector is None else plan.vector
     train = make(from_env, options.num_envs, options.seed, **config.learning_from)
-    check_envs_fit(train.spec, count, mode="native", eval_episodes=count)
+    check_envs_fit(train.spec, count, is_native=True, eval_episodes=count)
     most = config.evaluation_limit(EnvMaker.of(options.env).spec().max_episode_steps)
     limit = {} if most is None else {"max_episode_steps": most}
     evaluate = make(options.env, count, options.seed_for("evaluation"), env_args=limit)

@@ -115,19 +115,6 @@ def as_tensor(values: Array) -> Tensor:
     return torch.from_numpy(values if values.flags.writeable else values.copy())
 
 
-def guard(loss: Number, check: Callable[[float], None]) -> Tensor | None:
-    """Prevent an update by a loss that is not finite: `check` raises an error if it is not.
-
-    Return None on a CPU. The host does not wait for a device, so there return 1.0 if the optimiser
-    must skip its step, else 0.0, as `FlatAdam.step(skip=...)` takes it; the metrics raise the error
-    when they are read.
-    """
-    if isinstance(loss, Tensor):
-        return (~torch.isfinite(loss)).float()
-    check(float(loss))
-    return None
-
-
 def metrics_of(
     values: Mapping[str, Any], check: Callable[[float], None], **checks: Callable[[float], None]
 ) -> Metrics:

@@ -210,8 +210,9 @@ def action_bounds(space: Box) -> tuple[FloatArray, FloatArray]:
     Bounds of float64 are rounded inwards, so that an action at a bound is within the space.
     """
     top = np.float32(np.inf)
-    given_low = np.where(space.low > -_NO_BOUND, space.low, -top)
-    given_high = np.where(space.high < _NO_BOUND, space.high, top)
+    own_low, own_high = space.low.astype(np.float64), space.high.astype(np.float64)
+    given_low = np.where(own_low > -_NO_BOUND, own_low, -np.inf)
+    given_high = np.where(own_high < _NO_BOUND, own_high, np.inf)
     low, high = given_low.astype(np.float32), given_high.astype(np.float32)
     return (
         np.where(low < given_low, np.nextafter(low, top), low),

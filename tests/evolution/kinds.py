@@ -109,9 +109,9 @@ def computes(agent: Agent) -> list[Any]:
     if isinstance(policy, ActorCriticPolicy):
         if policy.state_size:
             return _over_a_sequence(policy, rng)
-        return [policy.values(obs), policy._net.act(policy._seen(obs))]
+        return [policy.values(obs), policy._net.act(policy._for_network(obs))]
     if isinstance(policy, DQN):
-        target = policy._target_net.forward(policy._inputs(tensor))
+        target = policy._target_net.forward(policy._for_network(tensor))
         return [policy.q_values(obs), target.numpy().copy()]
     if isinstance(policy, R2D2):
         states = rng.normal(size=(20, 500)).astype(np.float32)  # begin alike in all widths

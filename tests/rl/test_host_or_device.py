@@ -11,7 +11,6 @@ from ding_lite.rl.host_or_device import (
     DeviceMetrics,
     as_tensor,
     computable,
-    guard,
     metrics_of,
     on,
     unread,
@@ -71,9 +70,3 @@ def test_unread_metrics_are_fetched_by_float() -> None:
     assert float(unread(metrics_of({"loss": torch.tensor(2.0)}, check))["loss"]) == 2.0
     plain = metrics_of({"loss": 1.0}, check)
     assert unread(plain) is plain
-
-
-def test_a_loss_on_a_cpu_that_is_not_finite_raises_at_once() -> None:
-    assert guard(np.float32(1.0), check) is None
-    with pytest.raises(NonFiniteError):
-        guard(np.float32("inf"), check)

@@ -104,10 +104,10 @@ def supported_action_space(
     """Return the space if its actions are supported, else raise."""
     if isinstance(space, Discrete):
         return space
-    has_one_axis = isinstance(space, Space) and len(space.shape or ()) == 1
-    if isinstance(space, MultiDiscrete | MultiBinary) and has_one_axis:
+    is_vector = isinstance(space, Space) and len(space.shape or ()) == 1 and space.shape != (0,)
+    if isinstance(space, MultiDiscrete | MultiBinary) and is_vector:
         return space
-    if isinstance(space, Box) and has_one_axis:
+    if isinstance(space, Box) and is_vector:
         if np.issubdtype(space.dtype, np.floating):
             return space
         raise ConfigError(
@@ -118,7 +118,7 @@ def supported_action_space(
         )
     raise ConfigError(
         f"{env_id} has the action space {space}; a choice (Discrete), several choices "
-        f"(MultiDiscrete, MultiBinary) and vectors of numbers (Box with one axis) are supported. "
-        f"Give it one of them with a wrapper of your own, a gymnasium.ActionWrapper: "
+        f"(MultiDiscrete, MultiBinary) and vectors of numbers (Box with one axis, not empty) are "
+        f"supported. Give it one of them with a wrapper of your own, a gymnasium.ActionWrapper: "
         f"make_envs(..., wrappers=[...])."
     )

@@ -11,19 +11,19 @@ from ding_lite.rl.spec import EnvSpec
 
 _COPIES_OF_OBS = 3
 """The copies of observations: before and after a step, and the arrays that environments write."""
-_BYTES_BESIDE = 128
-"""The bytes of an environment besides observations: seed, return, length, reward and flags."""
+_BYTES_OF_NATIVE = 1536
+"""The minimum bytes of a member of an array program: random generator, seed, return and flags."""
 _BYTES_OF_OBJECTS = 4096
-"""The minimum bytes of an environment's Python objects, such as its random generator."""
+"""The minimum bytes of an environment that is a Python object."""
 
 
-def check_envs_fit(spec: EnvSpec, num_envs: int, *, mode: str, **option: int) -> None:
+def check_envs_fit(spec: EnvSpec, num_envs: int, *, is_native: bool, **option: int) -> None:
     """Raise if environments, or their stacks of frames, do not fit into memory.
 
     `option` names the setting of their number, for the message; `num_envs` by default.
     """
     frame_bytes = _bytes_of(spec.frame_shape, np.dtype(spec.obs_dtype))
-    beside = _BYTES_BESIDE + (0 if mode == "native" else _BYTES_OF_OBJECTS)
+    beside = _BYTES_OF_NATIVE if is_native else _BYTES_OF_OBJECTS
     what = f"Stepping {spec.env_id}"
     alone = num_envs * (_COPIES_OF_OBS * frame_bytes + beside)
     check_fits(alone, what=what, **(option or {"num_envs": num_envs}))

@@ -481,7 +481,9 @@ def make_envs(  # noqa: PLR0913 - all but two by name, and few are given at a ti
     try:
         num_envs = _count(maker, first, num_envs, mode)
         spec = maker.spec_of(first, frame_stack=frame_stack)
-        check_envs_fit(spec, num_envs, mode="native" if mode == "auto" else mode)
+        may_be_native = mode == "auto" and maker.native_kind() is not None
+        is_native = is_vector or mode == "native" or may_be_native
+        check_envs_fit(spec, num_envs, is_native=is_native)
         seeds = spawn_seeds(seed, "environments", count=num_envs)
         make_source: Callable[[str], Source]
         if is_vector:
@@ -498,7 +500,6 @@ def make_envs(  # noqa: PLR0913 - all but two by name, and few are given at a ti
         if not is_vector:
             with raising_env_errors(f"Environment 0 of {maker.name}", "close"):
                 first.close()
-    check_envs_fit(spec, num_envs, mode=chosen)
     return Envs(
         spec=spec,
         num_envs=num_envs,

@@ -21,7 +21,7 @@ from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, floats, namespace, zeros_like
 from ding_lite.settings import at_least, check_all, inside, positive
 
-HIGHEST_LOG = 80.0
+_HIGHEST_LOG = 80.0
 """The exponential of this is near the largest float32 number."""
 _TINY = float(np.finfo(np.float32).tiny)
 
@@ -145,8 +145,7 @@ def vtrace(
         for pair in np.broadcast(rho_clip, c_clip):
             rho, c = map(float, pair)
             check_all(positive(rho_clip=rho, c_clip=c), at_least(c, rho_clip=rho))
-    ratio_TB = namespace(log_rho_TB).exp(log_rho_TB.clip(None, HIGHEST_LOG))
-    rho_TB = ratio_TB.clip(None, rho_clip)
+    rho_TB = ratios(log_rho_TB).clip(None, rho_clip)
     error_TB = rho_TB * _errors(discount_TB, reward_TB, value_TB, next_value_TB)
     correction_TB = _sum_backwards(error_TB, discount_TB * rho_TB.clip(None, c_clip), truncated_TB)
 
@@ -224,6 +223,11 @@ def _flags(*given_TB: AnyArray) -> AnyArray:
         )
     # As an index, 0 and 1 would be the first two rows.
     return given_TB[-1] if given_TB[-1].dtype in BOOLS else given_TB[-1] != 0
+
+
+def ratios(log_rho: AnyArray) -> AnyArray:
+    """Return importance ratios, given their logarithms; an infinite one would make NaN of 0."""
+    return namespace(log_rho).exp(log_rho.clip(None, _HIGHEST_LOG))
 
 
 def normalized(rows: Rows, advantage_GB: AnyArray) -> AnyArray:

@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from ding_lite.rl.formulas.advantages import HIGHEST_LOG, normalized
+from ding_lite.rl.formulas.advantages import normalized
 from ding_lite.rl.formulas.distributions import Distribution
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.host_or_device import AnyArray, floats, namespace, on
+from ding_lite.rl.host_or_device import AnyArray, namespace, on
 
 
 class Settings:
@@ -90,40 +90,6 @@ def advantages(rows: Rows, settings: Settings, steps: Steps) -> AnyArray:
 def weighted(rows: Rows, log_prob_GB: AnyArray, advantage_GB: AnyArray) -> PolicyLoss:
     """Compute -mean(A log pi(a|x)); the weights A are constants (Williams 1992)."""
     return PolicyLoss(-rows.mean(advantage_GB * log_prob_GB), -rows.per_size(advantage_GB))
-
-
-def clipped(
-    rows: Rows, log_ratio_GB: AnyArray, advantage_GB: AnyArray, clip_G1: AnyArray
-) -> PolicyLoss:
-    """Compute -mean(min(r A, clip(r, 1 - clip, 1 + clip) A)) (arXiv:1707.06347, equation 7)."""
-    xp = namespace(log_ratio_GB)
-    ratio_GB = xp.exp(log_ratio_GB)
-    clipped_GB = ratio_GB.clip(1.0 - clip_G1, 1.0 + clip_G1)
-    gain_GB, clipped_gain_GB = ratio_GB * advantage_GB, clipped_GB * advantage_GB
-    is_pulled_GB = gain_GB <= clipped_gain_GB
-    more = {
-        "approx_kl": rows.mean(ratio_GB - 1.0 - log_ratio_GB),
-        "clip_fraction": rows.mean(floats(clipped_GB != ratio_GB)),
-    }
-    loss_G = -rows.mean(xp.minimum(gain_GB, clipped_gain_GB))
-    return PolicyLoss(loss_G, -rows.per_size(gain_GB * is_pulled_GB), more)
-
-
-def beyond(
-    log_ratio_GB: AnyArray, advantage_GB: AnyArray, clip_G1: AnyArray
-) -> tuple[AnyArray, AnyArray]:
-    """Return whether actions have gone beyond a clip, and advantages with 0 there."""
-    xp = namespace(log_ratio_GB)
-    ratio_GB = xp.exp(log_ratio_GB)
-    is_wanted_GB = advantage_GB > 0.0
-    has_gone_GB = xp.where(is_wanted_GB, ratio_GB > 1.0 + clip_G1, ratio_GB < 1.0 - clip_G1)
-    return has_gone_GB, xp.where(has_gone_GB, 0.0, advantage_GB)
-
-
-def cut_ratio(log_rho: AnyArray, rho_clip: AnyArray) -> AnyArray:
-    """Return importance ratios, at most `rho_clip`, given their logarithms."""
-    xp = namespace(log_rho)
-    return xp.exp(log_rho.clip(None, HIGHEST_LOG)).clip(None, rho_clip)
 
 
 def actor_critic_loss(

@@ -179,7 +179,7 @@ class NStep:
         self._newest = (self._newest + 1) % self.n
         for ring_nN, values_N in zip(self._rings, (step.obs, step.action), strict=True):
             ring_nN[self._newest] = values_N
-        self._next_obs = step.next_obs
+        self._next_obs = np.array(step.next_obs)  # a loop may reuse its array
         self._reward_nN[self._newest] = 0.0
         self._reward_nN += self._powers_n[self._age_nn[self._newest], None] * step.reward
         np.minimum(self._pending_N + 1, self.n, out=self._pending_N)

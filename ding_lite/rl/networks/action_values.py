@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ding_lite.rl.networks.activations import Activation
-from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP
+from ding_lite.rl.packing import as_floats
 from ding_lite.rl.weights.flat import FlatWeights
 
 

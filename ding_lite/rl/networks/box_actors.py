@@ -23,9 +23,8 @@ from ding_lite.rl.batch import FloatArray, NumpyArray
 from ding_lite.rl.formulas.distributions import HALF_LOG_2PI, MAX_LOG_STD, MIN_LOG_STD
 from ding_lite.rl.host_or_device import AnyArray, as_tensor, computable, floats, namespace
 from ding_lite.rl.networks.activations import Activation
-from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP, MLPOutputs, names_of
-from ding_lite.rl.packing import Tree
+from ding_lite.rl.packing import Tree, as_floats
 from ding_lite.rl.recorded.box import check_actions
 from ding_lite.rl.spec import EnvSpec, action_bounds
 from ding_lite.rl.weights.flat import FlatWeights
@@ -52,15 +51,7 @@ class ActorBody(Protocol):
         """
 
 
-class MembersBody(MLPOutputs):
-    """Hidden layers and a linear output layer of each of G policies."""
-
-    def infer(self, obs: NumpyArray) -> FloatArray:
-        found_GNO: FloatArray = self.forward(torch.from_numpy(obs)).numpy()
-        return found_GNO
-
-
-class MLPBody(MembersBody):
+class MLPBody(MLPOutputs):
     """Hidden layers and a linear output layer of one policy."""
 
     def __init__(

@@ -12,14 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError
-from ding_lite.rl.formulas.box_updates import Networks
 from ding_lite.rl.networks.action_values import ActionValues, Critics
 from ding_lite.rl.networks.box_actors import ActorBody, BoxActor, GreedyActor, MLPBody, OwnActor
 from ding_lite.rl.networks.conv import Conv, torso_for
-from ding_lite.rl.networks.inputs import as_floats
-from ding_lite.rl.networks.layers import one_member
+from ding_lite.rl.networks.layers import Members, one_member
 from ding_lite.rl.networks.modules import ImageActor, ImageCritics, without_numbers
 from ding_lite.rl.networks.q_nets import draw_weights
+from ding_lite.rl.packing import as_floats
 from ding_lite.rl.recorded.box import (
     RecordedActor,
     RecordedCritics,
@@ -28,7 +27,7 @@ from ding_lite.rl.recorded.box import (
     made_critics,
 )
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.weights.flat import FlatWeights, assign, check_names
+from ding_lite.rl.weights.flat import FlatWeights, load_all
 from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, bind, copied
 
 ActorT = TypeVar("ActorT", bound=BoxActor)
@@ -48,6 +47,22 @@ class BoxForm(Generic[ActorT]):
     """The number of critics that the actor maximises, from the first on; all if None."""
     more_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """The shapes of further tensors that are learned with the actor."""
+
+
+@dataclass(eq=False)
+class Networks(Generic[ActorT]):
+    """The networks of all members: the policies of a population, or a single policy."""
+
+    actor: ActorT
+    target_actor: ActorT
+    """The actor that chooses next actions; `actor` itself without a target actor."""
+    critics: Critics
+    followed: Critics
+    """The critics with the values that the actor maximises."""
+    target_critics: Critics
+    of_members: Members
+    """All tensors to learn, by name."""
+    grads_of_members: Members
 
 
 class BoxNetworks(Networks[ActorT]):
@@ -236,17 +251,10 @@ class BoxNetworks(Networks[ActorT]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned; a state that does not fit changes nothing."""
-        pairs = (
-            (self.weights, self._own, state["weights"]),
-            (self.target, self._own_targets, state["target"]),
+        load_all(
+            ({**self.weights.views, **_buffers(self._own)}, state["weights"]),
+            ({**self.target.views, **_buffers(self._own_targets)}, state["target"]),
         )
-        for weights, own, tensors in pairs:
-            shapes = {name: tuple(buffer.shape) for name, buffer in _buffers(own).items()}
-            check_names(tensors, {**weights.shapes, **shapes})
-        for weights, own, tensors in pairs:
-            weights.load({name: tensors[name] for name in weights.shapes})
-            for name, buffer in _buffers(own).items():
-                assign(buffer, tensors[name])
 
 
 def _buffers(own: Parts) -> dict[str, Tensor]:

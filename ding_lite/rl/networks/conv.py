@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from ding_lite.errors import ConfigError
 from ding_lite.settings import check_all, whole
@@ -52,12 +52,6 @@ pixels; `small` resolves single pixels up to the border, for images of up to abo
 
 AnyTorso: TypeAlias = TorsoName | tuple[Conv, ...]
 """The kind of convolutions of each image, or the convolutions themselves."""
-
-
-def images_of(config: Any) -> AnyTorso:  # noqa: ANN401 - a config with both settings
-    """Return the convolutions of each image: `convs` if given, else the kind `torso`."""
-    torso: AnyTorso = config.torso if config.convs is None else config.convs
-    return torso
 
 
 def torso_for(torso: AnyTorso, obs_shape: Sequence[int], *, env_id: str) -> tuple[Conv, ...]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ding_lite.errors import ConfigError, ShapeError, kind_of
 from ding_lite.rl.batch import Array, FloatArray, NumpyArray, to_numpy
 from ding_lite.rl.host_or_device import CPU, AnyArray, as_tensor, floats, namespace, on, placed
-from ding_lite.rl.packing import as_floats as as_floats
+from ding_lite.rl.packing import as_floats
 from ding_lite.rl.spec import EnvSpec
 
 _PREFIX = "norm."

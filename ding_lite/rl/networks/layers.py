@@ -261,6 +261,11 @@ class MLPOutputs:
         outputs = self._layers.forward(x)
         return outputs[-1], outputs
 
+    def infer(self, x: FloatArray) -> FloatArray:
+        """Compute the outputs as an array."""
+        outputs: FloatArray = self.forward(torch.from_numpy(x)).numpy()
+        return outputs
+
     def forward_pair(self, x: Tensor, next_x: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
         """Compute the outputs of both in one forward, and the activations of the first."""
         size = x.shape[-2]

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from ding_lite.errors import ConfigError
 from ding_lite.rl.networks.activations import FUNCTIONS, Activation, through
 from ding_lite.rl.networks.conv import Conv, num_features
-from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import dueling
+from ding_lite.rl.packing import as_floats
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout, to_numpy
 from ding_lite.rl.formulas.distributions import Distribution, legal_logits
 from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, Steps, actor_critic_loss
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.host_or_device import AnyArray, Metrics, Number, computable, number
+from ding_lite.rl.host_or_device import AnyArray, Metrics, Number, number
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.actor_critic import ActorCriticNetwork
 from ding_lite.rl.networks.inputs import make_norm
@@ -31,12 +31,7 @@ from ding_lite.rl.networks.trees.parts import encodes_images, for_inference
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig, make_network
 from ding_lite.rl.policies.base import own_config
 from ding_lite.rl.policies.open_policy import GradientPolicy, check_no_description, step_sizes
-from ding_lite.rl.recorded.actor_critic import (
-    RecordedActorCritic,
-    RecurrentActorCritic,
-    Unroll,
-    Unrolled,
-)
+from ding_lite.rl.recorded.actor_critic import RecordedActorCritic, RecurrentActorCritic, Unroll
 from ding_lite.rl.replay.rollouts import Minibatch, join_rollouts, merged, on_device
 from ding_lite.rl.seeding import make_rng
 from ding_lite.rl.spec import EnvSpec, within
@@ -225,11 +220,11 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             return request.by(*request.columns_TN, **request.settings)
         if isinstance(request, Forward):
             kept = self._forward(request.obs, request.unroll, is_training=request.is_training)
-            outputs_BD, value_B, saved = kept
+            outputs_BD, value_B, _, behind_TNS = kept
             log_prob_B = None
             if request.action is not None:
                 log_prob_B = self._distribution.likelihood(outputs_BD, request.action).log_prob_B
-            return ForwardResult(value_B, log_prob_B, getattr(saved, "behind_TNS", None), kept)
+            return ForwardResult(value_B, log_prob_B, behind_TNS, kept)
         rows = self._rows_of(request.steps)
         values = self._write_gradient(rows, request.steps, request.seen)
         if not self._stops(values):
@@ -331,23 +326,19 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     def _grad_P(self) -> Tensor:
         return self._net.grads.flat
 
-    def _seen(self, inputs: AnyArray) -> AnyArray:
-        """Return what the network takes; a network of trees takes packed observations."""
-        return inputs if self._sees_trees else self.spec.inputs(inputs)
-
     def _values(self, inputs: AnyArray, state_NS: AnyArray | None = None) -> AnyArray:
         """Compute the values of what `as_inputs` has returned; nothing is recorded."""
         if state_NS is None:
-            return self._net.values(self._seen(inputs))
-        return self._recurrent.step(self._seen(inputs), state_NS)[1]
+            return self._net.values(self._for_network(inputs))
+        return self._recurrent.step(self._for_network(inputs), state_NS)[1]
 
     def _outputs(self, inputs: NumpyArray, memory: Memory | None) -> FloatArray:
         """Compute the actor's outputs, and the next states; nothing is recorded."""
         self._check_memory(memory, len(inputs))
         if memory is None:
-            outputs_ND = self._net.act(self._seen(inputs))
+            outputs_ND = self._net.act(self._for_network(inputs))
         else:
-            found = self._recurrent.step(self._seen(inputs), memory.state)
+            found = self._recurrent.step(self._for_network(inputs), memory.state)
             outputs_ND, _, memory.state[:] = map(to_numpy, found)
         legal_ND: FloatArray = legal_logits(outputs_ND, self.spec.action_mask(inputs))
         return legal_ND
@@ -371,14 +362,15 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
 
     def _forward(
         self, inputs: AnyArray, unroll: Unroll | None = None, is_training: bool = True
-    ) -> tuple[AnyArray, AnyArray, Any]:
-        saved: Any
+    ) -> tuple[AnyArray, AnyArray, Any, Tensor | None]:
+        """Return outputs, values, what `backward` needs, and the states behind each step if any."""
+        seen, behind_TNS = self._for_network(inputs), None
         if unroll is None:
-            outputs_BD, value_B, saved = self._net.forward(self._seen(inputs))
+            outputs_BD, *more = self._net.forward(seen)
         else:
-            saved = self._recurrent.unroll(self._seen(inputs), unroll, is_training=is_training)
-            outputs_BD, value_B = computable(saved.outputs_BD), computable(saved.value_B)
-        return legal_logits(outputs_BD, self.spec.action_mask(inputs)), value_B, saved
+            found = self._recurrent.unroll(seen, unroll, is_training=is_training)
+            outputs_BD, *more, behind_TNS = found
+        return legal_logits(outputs_BD, self.spec.action_mask(inputs)), *more, behind_TNS
 
     def _rows_of(self, steps: Minibatch) -> Rows:
         return Rows.of_one(len(steps), self.gamma, self.device)
@@ -387,17 +379,14 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         self, rows: Rows, steps: Minibatch, seen: ForwardResult | None = None
     ) -> dict[str, Number]:
         kept = self._forward(steps.obs, steps.unroll) if seen is None else seen.kept
-        outputs_BD, value_B, saved = kept
+        outputs_BD, value_B, saved, _ = kept
         values_1, *grads = actor_critic_loss(
             self._policy_loss, rows, self._settings, self._distribution, steps, outputs_BD, value_B
         )
         values = {name: number(value_1[0]) for name, value_1 in values_1.items()}
         if isinstance(values["loss"], float):
             self._check_finite(values["loss"])
-        if isinstance(saved, Unrolled):
-            self._recurrent.backward_unrolled(saved, *grads)
-        else:
-            self._net.backward(saved, *grads)
+        self._net.backward(saved, *grads)
         return values
 
 

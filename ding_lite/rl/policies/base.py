@@ -15,7 +15,7 @@ from ding_lite.rl.batch import Array, NumpyArray, to_numpy
 from ding_lite.rl.formulas.distributions import BoxUnits
 from ding_lite.rl.host_or_device import CPU
 from ding_lite.rl.networks.activations import Activation
-from ding_lite.rl.networks.conv import Conv, TorsoName, convolutions, images_of
+from ding_lite.rl.networks.conv import AnyTorso, Conv, TorsoName, convolutions
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import (
     COUNT,
@@ -84,7 +84,10 @@ class PolicyConfig(CommonConfig):
     """The activation of hidden layers: `relu` is fastest, `tanh` keeps values within bounds, and
     `gelu`, `elu` and `silu` are smooth. Convolutions use `relu`."""
 
-    images = property(images_of)
+    @property
+    def images(self) -> AnyTorso:
+        """The convolutions of each image: `convs` if given, else the kind `torso`."""
+        return self.torso if self.convs is None else self.convs
 
 
 @dataclass(frozen=True, kw_only=True)

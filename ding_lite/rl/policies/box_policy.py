@@ -1,15 +1,19 @@
 """The base of DDPG, TD3 and SAC: an actor for box actions, and critics.
 
-The actor's optimiser also steps further tensors, such as a temperature.
+The actor's optimiser also steps further tensors, such as a temperature. Each formula has a leading
+axis of G members, which learn as one computation: the policies of a population, or a single policy.
+It computes on arrays on a CPU, else on tensors.
+
+Shape letters: E critics, G members, B rows of each, A numbers of an action.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -23,11 +27,20 @@ from ding_lite.rl.batch import (
     Transitions,
     to_numpy,
 )
-from ding_lite.rl.formulas.box_updates import DrawNoise, Networks, critic_errors, update_critics
+from ding_lite.rl.formulas.returns import bootstrapped_targets
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.host_or_device import AnyArray, Metrics, computable, metrics_of, placed
+from ding_lite.rl.host_or_device import (
+    AnyArray,
+    Metrics,
+    as_tensor,
+    computable,
+    floats,
+    metrics_of,
+    placed,
+)
+from ding_lite.rl.networks.action_values import Critics
 from ding_lite.rl.networks.box_actors import BoxActor
-from ding_lite.rl.networks.box_networks import BoxForm, BoxNetworks
+from ding_lite.rl.networks.box_networks import BoxForm, BoxNetworks, Networks
 from ding_lite.rl.networks.inputs import make_norm, read_norm, with_norm
 from ding_lite.rl.networks.trees.parts import for_inference
 from ding_lite.rl.policies.base import (
@@ -70,6 +83,8 @@ class BoxPolicyConfig(PolicyConfig):
     stably; 0.001 to 0.02 are usual."""
 
 
+DrawNoise: TypeAlias = Callable[[], Any]
+"""Draws the noise on actions, a tensor [G, B, A]; None for policies without noise."""
 ActorT = TypeVar("ActorT", bound=BoxActor)
 ConfigT = TypeVar("ConfigT", bound=BoxPolicyConfig)
 
@@ -248,7 +263,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             for owner in ("critics", "actor")
         )
         with self._drawing:
-            found = update_critics(
+            values_G, error_EGB = update_critics(
                 self._networks.critics,
                 rows,
                 batch,
@@ -257,7 +272,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
                 self.next_values([self], self._networks, next_obs, draw),
                 weight_1B,
             )
-            values = {"loss": found.loss_G[0], "q_mean": found.q_mean_G[0]}
+            values = {name: each_G[0] for name, each_G in values_G.items()}
             skip = self._guarded(values["loss"], of_critics)
             self.step_critics(self._grads.flat, self._weights.flat, skip=skip)
             if self.actor_is_due:
@@ -269,7 +284,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
                 self.step_actor(self._grads.flat, self._weights.flat, self._target.flat, skip=skip)
         self.train_iter += 1
         if weight_1B is not None:
-            values["td_error"] = abs(found.error_EGB[:, 0]).mean(0)
+            values["td_error"] = abs(error_EGB[:, 0]).mean(0)
         return metrics_of(values, of_critics, actor_loss=of_actor)
 
     def td_errors(self, transitions: Transitions) -> FloatArray:
@@ -299,7 +314,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             next_1B = self.next_values([self], self._networks, next_obs, draw)
             q_E1B = computable(self._networks.critics.forward(obs, action_1BA))
         set_rng_state(self._rng, before)
-        errors_E1B = critic_errors(q_E1B, rows, transitions, next_1B)
+        errors_E1B = _errors(q_E1B, rows, transitions, next_1B)
         errors_B: FloatArray = to_numpy(abs(errors_E1B[:, 0]).mean(0))
         return errors_B
 
@@ -389,6 +404,41 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         norm, weights = read_norm(state["weights"], self.spec, self._norm)
         self._networks.load_state_dict({"weights": weights, "target": state["target"]})
         self._norm = norm
+
+
+def update_critics(
+    critics: Critics,
+    rows: Rows,
+    batch: Transitions,
+    obs: Tensor,
+    action_GBA: Tensor,
+    next_value_GB: AnyArray,
+    weight_GB: AnyArray | None = None,
+) -> tuple[dict[str, AnyArray], AnyArray]:
+    """Write the gradient of the mean squared errors of all critics, which share their targets.
+
+    The rows of `batch` are ordered by member, and actions are from -1 to 1. Weights are 1 if None.
+
+    Returns:
+        `loss`, the sum over the critics, and `q_mean`, [G] each; values minus targets, [E, G, B].
+    """
+    q, saved = critics.forward_saving(obs, action_GBA)
+    q_EGB = computable(q)
+    error_EGB = _errors(q_EGB, rows, batch, next_value_GB)
+    weighted_EGB = error_EGB if weight_GB is None else error_EGB * floats(weight_GB)
+    critics.backward(saved, as_tensor(rows.per_size(2.0 * weighted_EGB)))
+    loss_G, q_mean_G = rows.mean(weighted_EGB * error_EGB).sum(0), rows.mean(q_EGB).sum(0)
+    return {"loss": loss_G, "q_mean": q_mean_G / len(q_EGB)}, error_EGB
+
+
+def _errors(q_EGB: AnyArray, rows: Rows, batch: Transitions, next_value_GB: AnyArray) -> AnyArray:
+    return q_EGB - bootstrapped_targets(
+        floats(rows.fold(batch.reward)),
+        rows.fold(batch.terminated),
+        rows.fold(batch.num_steps),
+        next_value_GB,
+        gamma=rows.gamma_G1,
+    )
 
 
 def check_no_parts(spec: EnvSpec, *, policy: str) -> None:

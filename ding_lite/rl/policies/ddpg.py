@@ -14,18 +14,12 @@ from typing import Self
 from torch import Tensor
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
-from ding_lite.rl.formulas.box_updates import (
-    DrawNoise,
-    Networks,
-    deterministic_values,
-    improve_deterministic,
-)
 from ding_lite.rl.formulas.exploration import add_noise
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.host_or_device import AnyArray
+from ding_lite.rl.host_or_device import AnyArray, as_tensor, computable, namespace
 from ding_lite.rl.networks.box_actors import DeterministicActor
-from ding_lite.rl.networks.box_networks import BoxForm
-from ding_lite.rl.policies.box_policy import BoxPolicy, BoxPolicyConfig
+from ding_lite.rl.networks.box_networks import BoxForm, Networks
+from ding_lite.rl.policies.box_policy import BoxPolicy, BoxPolicyConfig, DrawNoise
 from ding_lite.settings import NOT_NEGATIVE, finite, setting, suggests
 
 
@@ -92,9 +86,15 @@ class DDPG(BoxPolicy[DeterministicActor, DDPGConfig]):
         next_obs: Tensor,
         draw: DrawNoise,
     ) -> AnyArray:
-        """Estimate the return from next observations by the target networks, [G, B]."""
+        """Estimate the return from next observations by the target networks, [G, B].
+
+        This is the lowest Q'_i(x', mu'(x') + noise) of the critics (DDPG, eq. 5; TD3, algorithm 1).
+        """
         del policies
-        return deterministic_values(networks, next_obs, draw())
+        noise_GBA, action_GBA = draw(), networks.target_actor.forward(next_obs)
+        if noise_GBA is not None:
+            action_GBA = (action_GBA + noise_GBA).clamp_(-1.0, 1.0)
+        return computable(networks.target_critics.forward(next_obs, action_GBA).amin(0))
 
     @classmethod
     def improve_actors(
@@ -105,6 +105,12 @@ class DDPG(BoxPolicy[DeterministicActor, DDPGConfig]):
         obs: Tensor,
         draw: DrawNoise,
     ) -> dict[str, AnyArray]:
-        """Write the gradients of actors; return `actor_loss`, [G]."""
+        """Write the gradient of the mean of -Q(x, mu(x)) (equation 6); return `actor_loss`, [G]."""
         del policies, draw
-        return improve_deterministic(networks, rows, obs)
+        action_GBA, saved = networks.actor.forward_saving(obs)
+        q, saved_q = networks.followed.forward_action(obs, action_GBA)
+        q_EGB = computable(q)
+        grad_EGB = rows.per_size(-namespace(q_EGB).ones_like(q_EGB))
+        grad_GBA = networks.followed.backward_action(saved_q, as_tensor(grad_EGB))
+        networks.actor.backward(saved, action_GBA, grad_GBA)
+        return {"actor_loss": -rows.mean(q_EGB).sum(0)}

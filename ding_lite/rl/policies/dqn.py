@@ -28,7 +28,6 @@ from ding_lite.rl.networks.inputs import make_norm
 from ding_lite.rl.networks.modules import without_numbers
 from ding_lite.rl.networks.q_nets import QNetwork, draw_weights, make_q_network, recorded_q_networks
 from ding_lite.rl.networks.trees.parts import encodes_images, for_inference, inputs_of
-from ding_lite.rl.packing import ArrayT
 from ding_lite.rl.policies.base import (
     QLearningConfig,
     StepConfig,
@@ -216,13 +215,9 @@ class DQN(OpenPolicy):
         """
         inputs = self.as_inputs(obs)
         values_NA: FloatArray = only_legal(
-            self._q_net.values(self._inputs(inputs)), self.spec.action_mask(inputs)
+            self._q_net.values(self._for_network(inputs)), self.spec.action_mask(inputs)
         )
         return values_NA
-
-    def _inputs(self, obs: ArrayT) -> ArrayT:
-        """Return observations as inputs of the network; a network of trees takes packed ones."""
-        return obs if self._sees_trees else self.spec.inputs(obs)
 
     @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises an error
     def learn(self, batch: Transitions) -> Metrics:
@@ -316,7 +311,8 @@ class DQN(OpenPolicy):
         return error_B
 
     def _observations(self, batch: Transitions) -> tuple[Tensor, Tensor]:
-        return self._inputs(self._placed(batch.obs)), self._inputs(self._placed(batch.next_obs))
+        obs, next_obs = self._placed(batch.obs), self._placed(batch.next_obs)
+        return self._for_network(obs), self._for_network(next_obs)
 
     def _rows(self, batch: Transitions) -> Rows:
         return Rows.of_one(len(batch), self.config.gamma, self.device)

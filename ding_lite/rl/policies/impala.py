@@ -9,17 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ding_lite.rl.batch import Rollout
-from ding_lite.rl.formulas.advantages import normalized_by_rho, unweighted, vtrace
+from ding_lite.rl.formulas.advantages import normalized_by_rho, ratios, unweighted, vtrace
 from ding_lite.rl.formulas.policy_losses import (
     PolicyLoss,
     Settings,
     Steps,
-    beyond,
-    cut_ratio,
     weighted,
 )
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.host_or_device import AnyArray, Number, floats
+from ding_lite.rl.host_or_device import AnyArray, Number, floats, namespace
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
 from ding_lite.rl.replay.rollouts import Minibatch, merged
@@ -124,7 +122,7 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
             rho_clip=config.rho_clip,
             c_clip=config.c_clip,
         )
-        rho_B = cut_ratio(merged(log_rho_TN), config.rho_clip)
+        rho_B = ratios(merged(log_rho_TN)).clip(None, config.rho_clip)
         advantage_B = unweighted(merged(found.advantage_TB), rho_B)
         return merged_steps(rollout, advantage_B, merged(found.target_TB)), seen
 
@@ -133,13 +131,16 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
         rows: Rows, settings: Settings, steps: Steps, log_prob_GB: AnyArray
     ) -> PolicyLoss:
         log_rho_GB = log_prob_GB - rows.fold(steps.log_prob_B)
-        rho_GB = cut_ratio(log_rho_GB, settings["rho_clip"])
+        ratio_GB, xp = ratios(log_rho_GB), namespace(log_rho_GB)
+        rho_GB = ratio_GB.clip(None, settings["rho_clip"])
         weighted_GB = rho_GB * rows.fold(steps.advantage_B)
         advantage_GB = settings.where(
             "normalize_advantage", lambda: normalized_by_rho(rows, weighted_GB, rho_GB), weighted_GB
         )
         more = {"rho": rows.mean(rho_GB)}
         if settings.any("clip"):
-            has_gone_GB, advantage_GB = beyond(log_rho_GB, advantage_GB, settings["clip"])
+            low_G1, high_G1 = 1.0 - settings["clip"], 1.0 + settings["clip"]
+            has_gone_GB = xp.where(advantage_GB > 0.0, ratio_GB > high_G1, ratio_GB < low_G1)
+            advantage_GB = xp.where(has_gone_GB, 0.0, advantage_GB)
             more["clip_fraction"] = rows.mean(floats(has_gone_GB))
         return replace(weighted(rows, log_prob_GB, advantage_GB), more=more)

@@ -19,7 +19,6 @@ from ding_lite.rl.formulas.schedules import Schedule, linear
 from ding_lite.rl.host_or_device import (
     Metrics,
     Number,
-    guard,
     metrics_of,
     on,
     placed,
@@ -27,6 +26,7 @@ from ding_lite.rl.host_or_device import (
 )
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.inputs import RunningNorm, read_norm, with_norm
+from ding_lite.rl.packing import ArrayT
 from ding_lite.rl.policies.base import check_obs, check_state_keys, packed
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec, check_spec
@@ -85,6 +85,8 @@ class OpenPolicy(ABC):
     """The stream that a user's networks draw from."""
     _norm: RunningNorm | None
     """The statistics by which observations are normalised."""
+    _sees_trees: bool
+    """Whether the network unpacks observations of several parts by itself."""
     _update: Callable[..., Outputs]
     """Does an update without the counts, which the host keeps. Only policies with updates that can
     be captured have it."""
@@ -198,6 +200,9 @@ class OpenPolicy(ABC):
         check_obs(obs, self.spec)
         seen = placed(obs if self._norm is None else self._norm(on(self.device, obs)), self.device)
         return seen if seen.dtype == torch.uint8 else seen.float()
+
+    def _for_network(self, obs: ArrayT) -> ArrayT:
+        return obs if self._sees_trees else self.spec.inputs(obs)
 
     def _note(self, obs: Array) -> None:
         """Add the observations of a batch to the statistics by which they are normalised."""
@@ -430,10 +435,15 @@ class OpenPolicy(ABC):
             self._random.reseed(seed)
 
     def _guarded(self, loss: Number, check: Callable[[float], None]) -> Tensor | None:
-        """Return whether to skip a step, on a device; on a CPU raise if the loss is not finite."""
-        if self.reduce_gradient is not None:
-            check(float(loss))  # before other learners use its gradient
-        return guard(loss, check)
+        """Prevent an update by a loss that is not finite: `check` raises an error if it is not.
+
+        The host does not wait for a device: return 1.0 there if the optimiser must skip its step,
+        else 0.0. The metrics raise the error when they are read.
+        """
+        if isinstance(loss, Tensor) and self.reduce_gradient is None:
+            return (~torch.isfinite(loss)).float()
+        check(float(loss))  # before other learners use its gradient
+        return None
 
     def check_loss(self, loss: float, *, of: str = "", update: int | None = None) -> None:
         """Raise NonFiniteError if a loss is NaN or infinite; `of` names the networks of several."""

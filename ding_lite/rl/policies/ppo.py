@@ -13,9 +13,10 @@ import torch
 
 from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import Rollout
-from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, Steps, advantages, clipped
+from ding_lite.rl.formulas.advantages import ratios
+from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, Steps, advantages
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.host_or_device import AnyArray, Number
+from ding_lite.rl.host_or_device import AnyArray, Number, floats, namespace
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
 from ding_lite.rl.recorded.actor_critic import Unroll
@@ -97,9 +98,17 @@ class PPO(ActorCriticPolicy[PPOConfig]):
     def _policy_loss(
         rows: Rows, settings: Settings, steps: Steps, log_prob_GB: AnyArray
     ) -> PolicyLoss:
-        log_ratio_GB = log_prob_GB - rows.fold(steps.log_prob_B)
-        advantage_GB = advantages(rows, settings, steps)
-        return clipped(rows, log_ratio_GB, advantage_GB, settings["clip"])
+        log_ratio_GB, clip_G1 = log_prob_GB - rows.fold(steps.log_prob_B), settings["clip"]
+        ratio_GB, advantage_GB = ratios(log_ratio_GB), advantages(rows, settings, steps)
+        clipped_GB = ratio_GB.clip(1.0 - clip_G1, 1.0 + clip_G1)
+        gain_GB, clipped_gain_GB = ratio_GB * advantage_GB, clipped_GB * advantage_GB
+        is_pulled_GB = gain_GB <= clipped_gain_GB
+        more = {
+            "approx_kl": rows.mean(ratio_GB - 1.0 - log_ratio_GB),
+            "clip_fraction": rows.mean(floats(clipped_GB != ratio_GB)),
+        }
+        loss_G = -rows.mean(namespace(gain_GB).minimum(gain_GB, clipped_gain_GB))
+        return PolicyLoss(loss_G, -rows.per_size(gain_GB * is_pulled_GB), more)
 
     def _stops(self, values: Mapping[str, Number]) -> bool:
         limit = self.config.target_kl

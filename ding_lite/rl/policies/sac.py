@@ -16,18 +16,11 @@ import numpy as np
 from torch import Tensor, nn
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
-from ding_lite.rl.formulas.box_updates import (
-    DrawNoise,
-    Networks,
-    Temperature,
-    improve_soft,
-    soft_values,
-)
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.host_or_device import AnyArray, on
+from ding_lite.rl.host_or_device import AnyArray, as_tensor, computable, floats, namespace, on
 from ding_lite.rl.networks.box_actors import SquashedGaussianActor
-from ding_lite.rl.networks.box_networks import BoxForm
-from ding_lite.rl.policies.box_policy import BoxPolicy, BoxPolicyConfig
+from ding_lite.rl.networks.box_networks import BoxForm, Networks
+from ding_lite.rl.policies.box_policy import BoxPolicy, BoxPolicyConfig, DrawNoise
 from ding_lite.settings import finite, positive, setting, suggests
 
 
@@ -121,9 +114,16 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
         next_obs: Tensor,
         draw: DrawNoise,
     ) -> AnyArray:
-        """Estimate the soft return from next observations, [G, B]."""
+        """Estimate the soft return from next observations, [G, B].
+
+        This is the lowest Q'_i(x', a') - alpha log pi(a'|x') of the critics, with a sampled a'
+        (equation 3).
+        """
         del policies
-        return soft_values(networks, next_obs, draw())
+        drawn = networks.actor.sample(next_obs, draw())
+        q_EGB = networks.target_critics.forward(next_obs, as_tensor(drawn.action_GBA))
+        alpha_G1 = computable(networks.of_members["log_alpha"].exp())
+        return computable(q_EGB.amin(0)) - alpha_G1 * drawn.log_prob_GB
 
     @classmethod
     def improve_actors(
@@ -134,21 +134,31 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
         obs: Tensor,
         draw: DrawNoise,
     ) -> dict[str, AnyArray]:
-        """Write the gradients of actors and temperatures.
+        """Write the gradients of actors (equation 7) and of temperatures (equation 18).
 
         Returns:
             `actor_loss`, `alpha` and `entropy`, [G] each.
         """
-        log_alpha_G1 = networks.of_members["log_alpha"]
-        targets_G = np.array([policy.target_entropy for policy in policies], dtype=np.float32)
-        learns_G = np.array([policy.config.learn_alpha for policy in policies], dtype=np.float32)
-        temperature = Temperature(
-            log_alpha_G1=log_alpha_G1,
-            grad_G1=networks.grads_of_members["log_alpha"],
-            target_entropy_G=on(log_alpha_G1.device, targets_G),
-            learns_G=on(log_alpha_G1.device, learns_G),
-        )
-        return improve_soft(networks, rows, obs, draw(), temperature)
+        drawn, saved = networks.actor.sample_saving(obs, draw())
+        q, saved_q = networks.followed.forward_action(obs, as_tensor(drawn.action_GBA))
+        q_EGB, log_alpha_G1 = computable(q), networks.of_members["log_alpha"]
+        xp, alpha_G1 = namespace(q_EGB), computable(log_alpha_G1.exp())
+        alpha_G, lowest_GB = alpha_G1[:, 0], xp.amin(q_EGB, 0)
+        entropy_G = -rows.mean(drawn.log_prob_GB)
+        loss_G = -alpha_G * entropy_G - rows.mean(lowest_GB)
+
+        each_GB = rows.per_size(xp.ones_like(lowest_GB))
+        is_lowest_EGB = floats(q_EGB == lowest_GB)
+        grad_EGB = is_lowest_EGB / is_lowest_EGB.sum(0) * -each_GB
+        grad_GBA = networks.followed.backward_action(saved_q, as_tensor(grad_EGB))
+        raw_grad = drawn.backward(grad_GBA, log_prob_grad=(alpha_G1 * each_GB)[..., None])
+        networks.actor.backward(saved, raw_grad)
+
+        settings = [(p.target_entropy, p.config.learn_alpha) for p in policies]
+        target_G, learns_G = on(log_alpha_G1.device, np.array(settings, dtype=np.float32).T)
+        grad_G = learns_G * alpha_G * (entropy_G - target_G)
+        networks.grads_of_members["log_alpha"].copy_(as_tensor(grad_G).unsqueeze(1))
+        return {"actor_loss": loss_G, "alpha": alpha_G, "entropy": entropy_G}
 
     def draw_noise(self, count: int) -> FloatArray:
         """Draw standard normal noise for the actions, [B, A]."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -119,15 +119,6 @@ class Unroll:
         return Unroll(self.state_NS[envs_M], self.ended_TN[:, envs_M])
 
 
-class Unrolled(NamedTuple):
-    """The outputs of a network for sequences, in the order of `merged`."""
-
-    outputs_BD: Tensor
-    value_B: Tensor
-    behind_TNS: Tensor
-    """The states after each step, not yet set to zeros at the ends of episodes."""
-
-
 class RecurrentActorCritic(RecordedActorCritic):
     """A module that maps observations and states to action parameters, values and next states.
 
@@ -140,12 +131,22 @@ class RecurrentActorCritic(RecordedActorCritic):
         outputs_ND, value_N, behind_NS = self._infer(obs, placed(state_NS, self._device))
         return computable(outputs_ND), computable(value_N), computable(behind_NS)
 
-    def unroll(self, obs: AnyArray, sequences: Unroll, *, is_training: bool = True) -> Unrolled:
+    def unroll(
+        self, obs: AnyArray, sequences: Unroll, *, is_training: bool
+    ) -> tuple[AnyArray, AnyArray, list[Tensor], Tensor]:
+        """Compute sequences, as `forward` does, in the order of `merged`.
+
+        Return also the states after each step, [T, N, S], not yet set to zeros at the ends of
+        episodes.
+        """
         with torch.set_grad_enabled(is_training), self._drawing:
             self.flat.train(is_training)
-            return self._unroll(obs, sequences, is_training=is_training)
+            *saved, behind_TNS = self._unroll(obs, sequences, is_training=is_training)
+        return computable(saved[0]), computable(saved[1]), saved, behind_TNS
 
-    def _unroll(self, obs: AnyArray, sequences: Unroll, *, is_training: bool) -> Unrolled:
+    def _unroll(
+        self, obs: AnyArray, sequences: Unroll, *, is_training: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
         module, num_envs = self.flat.module, len(sequences.state_NS)
         plain = getattr(module, "recur", module)
         recur: Callable[..., tuple[Tensor, ...]] = self.flat.run if is_training else plain
@@ -163,13 +164,7 @@ class RecurrentActorCritic(RecordedActorCritic):
             values.append(value_N)
             behind.append(state.detach())
             state = torch.where(goes_on_N1, state, 0.0)
-        return Unrolled(torch.cat(outputs), torch.cat(values), torch.stack(behind))
-
-    def backward_unrolled(
-        self, saved: Unrolled, outputs_grad_BD: AnyArray, value_grad_B: AnyArray
-    ) -> None:
-        """Write `grads`, given the result of `unroll` and the gradients of both outputs."""
-        self.backward([saved.outputs_BD, saved.value_B], outputs_grad_BD, value_grad_B)
+        return torch.cat(outputs), torch.cat(values), torch.stack(behind)
 
 
 def unseen_states(

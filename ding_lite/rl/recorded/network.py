@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ding_lite.rl.batch import Array, FloatArray, NumpyArray
 from ding_lite.rl.host_or_device import placed
@@ -38,26 +38,17 @@ class Recorded:
         random: TorchRandom | None = None,
         num_apart: int = 0,
     ) -> None:
-        self.flat = flat
+        self.flat, self.module = flat, flat.module
         self.weights, self.grads = flat.weights, flat.grads
+        self.snapshot, self.load = flat.snapshot, flat.load
         self.num_apart = num_apart
         self._device = flat.weights.flat.device
         self._unpack = unpack
         self._drawing: AbstractContextManager[None] = random or nullcontext()
 
     @property
-    def module(self) -> nn.Module:
-        return self.flat.module
-
-    @property
     def buffers(self) -> Mapping[str, Tensor]:
         return self.flat.buffers
-
-    def snapshot(self) -> dict[str, Tensor]:
-        return self.flat.snapshot()
-
-    def load(self, tensors: Mapping[str, Any]) -> None:
-        self.flat.load(tensors)
 
     def _inputs(self, obs: Array) -> Any:  # noqa: ANN401 - a tensor, or a tree of them
         tensor = placed(obs, self._device)

@@ -160,7 +160,7 @@ class EpisodeBuffer:
         values = self._checked(step, own.pop("state", None), own)
         if self._last_obs is not None:
             self._check_continues(step.obs, self._last_obs)
-        self._last_obs = step.next_obs
+        self._last_obs = np.array(step.next_obs)  # a loop may reuse its array
         if self._age_N.max() >= self._room < self.capacity - 1:
             self._make_room(min(2 * self._room, self.capacity - 1))
         place_N = self._first_N + self._age_N % self._room

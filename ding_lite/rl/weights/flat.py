@@ -57,10 +57,10 @@ class FlatWeights:
             flat = torch.zeros(size, device=device)
         self.flat = flat
         """All numbers, [P]. Change them in place; never bind another tensor to this name."""
-        self._views = self._views_of(self.flat)
+        self.views = self._views_of(self.flat)
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._views[name]
+        return self.views[name]
 
     def zeros_like(self) -> FlatWeights:
         return FlatWeights(self.shapes, device=self.flat.device)
@@ -98,9 +98,7 @@ class FlatWeights:
         return self._views_of(self.flat.to("cpu", copy=True))
 
     def load(self, tensors: Mapping[str, Any]) -> None:
-        check_names(tensors, self.shapes)
-        for name, view in self._views.items():
-            assign(view, tensors[name])
+        load_all((self.views, tensors))
 
     def _views_of(self, flat: Tensor) -> dict[str, Tensor]:
         views: dict[str, Tensor] = {}
@@ -219,17 +217,26 @@ def clip_norm(grad_P: Tensor, limit: float | None) -> Tensor | float:
     return found
 
 
-def check_names(tensors: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
+def load_all(*pairs: tuple[Mapping[str, Tensor], Mapping[str, Any]]) -> None:
+    """Overwrite tensors by others of the same names; if one does not fit, overwrite none."""
+    for views, tensors in pairs:
+        _check_names(tensors, views)
+    for views, tensors in pairs:
+        for name, view in views.items():
+            assign(view, tensors[name])
+
+
+def _check_names(tensors: Mapping[str, Any], views: Mapping[str, Tensor]) -> None:
     for name in tensors:
-        if name not in shapes:
+        if name not in views:
             raise ShapeError(
                 f"There is no tensor {name!r} in these weights."
-                f"{did_you_mean(str(name), shapes)} Known are: {', '.join(shapes)}."
+                f"{did_you_mean(str(name), views)} Known are: {', '.join(views)}."
             )
-    for name, shape in shapes.items():
+    for name, view in views.items():
         if name not in tensors:
             raise ShapeError(f"The tensor {name!r} is missing from the weights to load.")
-        found = tuple(np.shape(tensors[name]))
+        found, shape = tuple(np.shape(tensors[name])), tuple(view.shape)
         if found != shape:
             raise ShapeError(
                 f"The tensor {name!r} to load has shape {found}; these weights have {shape} "

@@ -21,7 +21,7 @@ from torch.nn.parameter import UninitializedParameter
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.weights.flat import FlatWeights, assign, check_names
+from ding_lite.rl.weights.flat import FlatWeights, load_all
 
 MakeModule: TypeAlias = nn.Module | Callable[[EnvSpec], nn.Module]
 """A module, or a function of the spec, such as a class, that makes one."""
@@ -135,12 +135,7 @@ class FlatModule:
 
     def load(self, tensors: Mapping[str, Any]) -> None:
         self.check_bound()
-        buffers = self.buffers
-        shapes = {name: tuple(buffer.shape) for name, buffer in buffers.items()}
-        check_names(tensors, {**self.weights.shapes, **shapes})
-        self.weights.load({name: tensors[name] for name in self.weights.shapes})
-        for name, buffer in buffers.items():
-            assign(buffer, tensors[name])
+        load_all(({**self.weights.views, **self.buffers}, tensors))
 
     def twin(self) -> FlatModule:
         """Make an independent copy, for example as a target network."""

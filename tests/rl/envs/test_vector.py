@@ -14,6 +14,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.wrappers import FlattenObservation, TransformAction
 
 from ding_lite.errors import ConfigError, EnvError, MissingExtraError, NonFiniteError, ShapeError
+from ding_lite.io.memory import available_bytes
 from ding_lite.rl import DQN, SAC, Episode, make_envs
 from ding_lite.rl.envs.vector import EnvsMode
 from ding_lite.testing.probes import Probe
@@ -205,6 +206,7 @@ def test_nan_names_the_environment(where, steps, what):
         ("observation", Box(0, 255, (2, 8, 8, 3), np.uint8), "ReshapeObservation"),
         ("action", Dict(x=Discrete(2)), "ActionWrapper"),
         ("action", Box(0, 5, (2,), np.int64), "MultiDiscrete"),
+        ("action", Box(-1, 1, (0,)), "not empty"),
     ],
 )
 def test_an_unsupported_space_is_named(kind, space, advice):
@@ -212,6 +214,12 @@ def test_an_unsupported_space_is_named(kind, space, advice):
     told = rf"Odd has the {kind} space {re.escape(str(space))}.*{advice}"
     with pytest.raises(ConfigError, match=told):
         make_envs(odd, 2)
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_more_environments_than_fit_into_memory_are_refused(env_id):
+    with pytest.raises(ConfigError, match=r"with `num_envs` .* GB of memory.* would fit"):
+        make_envs(env_id, available_bytes() // 1_000)
 
 
 def test_a_missing_package_is_named(monkeypatch):

@@ -146,11 +146,12 @@ def test_a_spread_that_depends_on_the_observation_is_that_of_torch(entropy_grad)
         (2.0, 4.0, 3.0),
     ],
 )
-def test_a_normal_distribution_begins_within_any_bounds(low, high, middle):
-    space = Box(low, high, (2,), dtype=np.float32)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_a_normal_distribution_begins_within_any_bounds(low, high, middle, dtype):
+    space = Box(low, high, (2,), dtype=dtype)
     normal = Gaussian(space, torch.zeros(2), torch.zeros(2))
     outputs = np.zeros((1, 2), dtype=np.float32)
     np.testing.assert_array_equal(normal.best(outputs), [[middle, middle]])
     far = normal.best(np.full((2, 2), 100.0, np.float32) * np.array([[1], [-1]], np.float32))
-    assert space.contains(far[0])
-    assert space.contains(far[1])
+    assert space.contains(far[0].astype(dtype))
+    assert space.contains(far[1].astype(dtype))

@@ -57,3 +57,13 @@ def test_members_have_the_losses_and_gradients_that_each_has_alone(name: str) ->
             of_member = both.reshape(2, 7, -1)[member]
             np.testing.assert_allclose(of_member[:size], own.reshape(size, -1), atol=1e-6)
             assert not of_member[size:].any()
+
+
+def test_an_action_that_has_become_far_likelier_is_beyond_the_clip() -> None:
+    log_ratio = np.full((1, 2), 200.0, np.float32)
+    advantage = np.array([[2.0, 0.0]], np.float32)
+    settings = Settings([SimpleNamespace(clip=0.2, normalize_advantage=False)], CPU)
+    steps = Steps(None, -log_ratio, advantage, None)
+    found = PPO._policy_loss(Rows([2], [1.0]), settings, steps, 0.0 * log_ratio)
+    assert found.loss_G.tolist() == [pytest.approx(-1.2)]
+    assert found.grad_GB.tolist() == [[0.0, 0.0]]

@@ -3,7 +3,8 @@ import pytest
 import torch
 
 from ding_lite.rl import host_or_device
-from ding_lite.rl.networks.inputs import RunningNorm, as_floats
+from ding_lite.rl.networks.inputs import RunningNorm
+from ding_lite.rl.packing import as_floats
 
 
 def test_bytes_are_scaled_and_floats_are_not():

@@ -193,6 +193,22 @@ def test_environments_that_were_made_anew_begin_new_episodes(caplog):
     assert caplog.text.count("dropped the unfinished episodes of 2 of 2 environments") == 2
 
 
+def test_a_loop_may_reuse_the_array_of_its_observations():
+    episodes, n_step = EpisodeBuffer(SPEC, capacity=20, num_envs=1), NStep(3, 0.9, num_envs=1)
+    obs, next_obs = np.zeros((1, 4), np.float32), np.ones((1, 4), np.float32)
+    for ended in (False, True):
+        flags = np.array([ended]), np.array([False])
+        step = Step(obs, np.zeros(1, np.int64), np.zeros(1, np.float32), next_obs, *flags)
+        episodes.add(step)
+        if not ended:
+            n_step(step)
+        obs[:], next_obs[:] = next_obs, 2.0
+    assert len(episodes) == 2
+    rest = n_step.flush()
+    assert rest is not None
+    assert rest.next_obs.tolist() == [[1.0] * 4]
+
+
 def test_steps_of_other_environments_are_refused():
     episodes = EpisodeBuffer(SPEC, capacity=60, num_envs=3)
     with pytest.raises(ShapeError, match=r"`step.obs` has shape \(2, 4\); 3 environments of Cart"):

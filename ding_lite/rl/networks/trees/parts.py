@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from ding_lite.rl.host_or_device import placed
 from ding_lite.rl.networks.conv import AnyTorso, Conv, num_features, torso_for
-from ding_lite.rl.networks.inputs import RunningNorm, as_floats, normed
-from ding_lite.rl.packing import Leaf, Packing, Tree
+from ding_lite.rl.networks.inputs import RunningNorm, normed
+from ding_lite.rl.packing import Leaf, Packing, Tree, as_floats
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import acting
 
