@@ -22,7 +22,7 @@ from ding_lite.recipes.off_policy import (
     check_replay_sizes,
 )
 from ding_lite.recipes.options import Options
-from ding_lite.recipes.presets import DQN_EVOLUTION_PRESETS
+from ding_lite.recipes.presets.dqn import DQN_EVOLUTION_PRESETS
 from ding_lite.recipes.recipe import Recipe, TrainConfig
 from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.sizes import check_steps_fit

@@ -20,7 +20,7 @@ from ding_lite.middleware.checkpoints.description import describe
 from ding_lite.recipes.evolve import plan_evolution
 from ding_lite.recipes.off_policy import OffPolicyConfig
 from ding_lite.recipes.plan import Choices, RunPlan, make_plan
-from ding_lite.recipes.presets import DQN_PRESETS
+from ding_lite.recipes.presets.dqn import DQN_PRESETS
 from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.table import RECIPES
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
