@@ -12,7 +12,7 @@ from ding_lite.io.importing import look_here
 from ding_lite.recipes.evolve import plan_evolution, run_evolution
 from ding_lite.recipes.plan import Choices
 from ding_lite.recipes.saved_options import parameter_of
-from ding_lite.settings import check_all
+from ding_lite.settings.rules import check_all
 
 
 def evolve_policies(options: argparse.Namespace) -> int:

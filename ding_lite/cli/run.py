@@ -24,7 +24,7 @@ from ding_lite.log import configure
 from ding_lite.parallel import Parallel
 from ding_lite.parallel.launch.environment.detect import placement_of
 from ding_lite.parallel.supervise.tracebacks import within_program
-from ding_lite.settings import Settings, process_environ
+from ding_lite.settings.environment import Settings, process_environ
 
 MOST_SHOWN = 8
 """The maximum number of shown results; those of further nodes are counted."""

@@ -43,7 +43,8 @@ from ding_lite.rl.protocols import Prioritized, Replay
 from ding_lite.rl.replay.episodes import EpisodeBuffer
 from ding_lite.rl.replay.storage import FIELDS
 from ding_lite.rl.seeding import spawn_seeds
-from ding_lite.settings import check_all, positive, process_environ, suggest_environ
+from ding_lite.settings.environment import process_environ, suggest_environ
+from ding_lite.settings.rules import check_all, positive
 
 BLOCK_BATCHES = 8
 """Batches that a prepared replay draws at once: more cost less each, and are older."""

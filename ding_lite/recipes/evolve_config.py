@@ -35,7 +35,8 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
-from ding_lite.settings import COUNT, NATURAL, NOT_NEGATIVE, SHARE, setting, suggests
+from ding_lite.settings.config import suggests
+from ding_lite.settings.rules import COUNT, NATURAL, NOT_NEGATIVE, SHARE, setting
 
 MAX_ENV_STEPS = 200_000
 SMOKE_GENERATION = 500

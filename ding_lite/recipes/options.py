@@ -19,7 +19,7 @@ from ding_lite.middleware.env_step_budget import spent
 from ding_lite.recipes.runs.directory import saved_description
 from ding_lite.rl.envs.making import EnvLike, EnvMaker
 from ding_lite.rl.seeding import spawn_seeds
-from ding_lite.settings import check_all, not_nan, one_of, whole
+from ding_lite.settings.rules import check_all, not_nan, one_of, whole
 
 
 @dataclass(frozen=True, kw_only=True)

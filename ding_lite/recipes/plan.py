@@ -40,7 +40,8 @@ from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
-from ding_lite.settings import as_config, check_all, default_values
+from ding_lite.settings.config import as_config, default_values
+from ding_lite.settings.rules import check_all
 
 _OF_THE_USER = ("given", "file", "run")
 """Sources of `eval_every` that disable the default `eval_share`."""

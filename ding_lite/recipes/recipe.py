@@ -15,7 +15,7 @@ from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
-from ding_lite.settings import (
+from ding_lite.settings.rules import (
     COUNT,
     NATURAL,
     NOT_NEGATIVE,

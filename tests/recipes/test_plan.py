@@ -26,7 +26,7 @@ from ding_lite.recipes.table import RECIPES
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQNConfig
-from ding_lite.settings import as_config
+from ding_lite.settings.config import as_config
 
 
 def plan(env: str = "CartPole-v1", settings: Any = None, **choices: Any) -> RunPlan:

@@ -43,7 +43,8 @@ from ding_lite.parallel.observe.metrics import own_directory
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.supervise.node_process import node_of
 from ding_lite.runtime.messaging.labels import node_labels, roles_of
-from ding_lite.settings import Settings, check_all, whole
+from ding_lite.settings.environment import Settings
+from ding_lite.settings.rules import check_all, whole
 
 ALL_INTERFACES = ("0.0.0.0", "::")
 """Wildcard hosts: every interface of a machine, in IPv4 and IPv6."""

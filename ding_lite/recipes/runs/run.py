@@ -35,7 +35,8 @@ from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.evaluation import Played, play
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.task import Task
-from ding_lite.settings import Settings, default_values, process_environ
+from ding_lite.settings.config import default_values
+from ding_lite.settings.environment import Settings, process_environ
 from ding_lite.version import __version__
 
 ResultT = TypeVar("ResultT")

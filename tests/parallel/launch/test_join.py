@@ -32,7 +32,7 @@ from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.runtime.task import Task
-from ding_lite.settings import Settings
+from ding_lite.settings.environment import Settings
 from tests.threads import together
 
 A, B = "tcp://127.0.0.1:50515", "tcp://127.0.0.1:50516"
