@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 PACKAGE = "ding_lite"
 GROUND = {"errors", "deprecation", "cancellation", "interruption", "clock", "io"}
-GROUND |= {"settings", "log", "nest", "records", "version"}
+GROUND |= {"exit_codes", "settings", "log", "nest", "records", "version"}
 DOORWAYS = {"framework", "rl_utils"}
 ROOF = {"", "__main__"}
 MAY_IMPORT: dict[str, set[str]] = {
@@ -34,8 +34,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "distributed": {"ground", "parallel", "rl", "distributed"},
     "middleware": {"ground", "runtime", "rl", "evolution", "distributed", "middleware"},
 }
-_TOP = ("recipes", "cli", "testing")
-MAY_IMPORT |= {top: {*MAY_IMPORT, *_TOP} for top in _TOP}
+MAY_IMPORT["options"] = {"ground", "runtime", "rl", "options"}
+MAY_IMPORT["recipes"] = {*MAY_IMPORT, "recipes"}
+MAY_IMPORT["testing"] = {*MAY_IMPORT, "testing"} - {"recipes"}
+MAY_IMPORT["cli"] = {*MAY_IMPORT, "cli"}
 NO_TORCH_AT_IMPORT = {"ground", "runtime", "parallel"}
 
 # What may be imported or named in one place only: dotted name -> globs below ding_lite/.

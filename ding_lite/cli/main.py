@@ -16,21 +16,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
-from ding_lite.cli.exit_codes import FAILED, INTERRUPTED, WRONG_USAGE
-from ding_lite.cli.options import arguments
 from ding_lite.cli.options.commands import COMMANDS
-from ding_lite.cli.options.run import OPTIONS_ELSEWHERE
-from ding_lite.errors import (
-    CheckpointError,
-    ConfigError,
-    DingLiteError,
-    EnvError,
-    MissingExtraError,
-    SaveError,
-    did_you_mean,
-    printable,
-)
+from ding_lite.errors import DingLiteError, EnvError, did_you_mean, printable
+from ding_lite.exit_codes import FAILED, INTERRUPTED, WRONG_USAGE, exit_code_of
 from ding_lite.io.files import naming, why
+from ding_lite.options import elsewhere
+from ding_lite.options.words import show
 from ding_lite.version import __version__
 
 
@@ -57,7 +48,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if isinstance(error, EnvError):
             _show_cause(error)
         print(f"{name}: {printable(str(error))}", file=sys.stderr)
-        return WRONG_USAGE if _is_slip(error) else FAILED
+        return exit_code_of(error)
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         pass
     except OSError as error:
@@ -77,13 +68,6 @@ def _show_cause(error: EnvError) -> None:
         traceback.print_exception(error.__cause__)
     for note in getattr(error, "__notes__", ()):
         print(note, file=sys.stderr)
-
-
-def _is_slip(error: DingLiteError) -> bool:
-    """Return whether an error is one of usage, before anything has begun."""
-    if isinstance(error, CheckpointError):
-        return not isinstance(error, SaveError)
-    return isinstance(error, ConfigError | MissingExtraError)
 
 
 def _open_streams() -> None:
@@ -136,7 +120,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     command = words[0]
     if not command.startswith("-") and command not in COMMANDS:
         parser.error(
-            f"there is no command {arguments.show(command)}.{did_you_mean(command, COMMANDS)} "
+            f"there is no command {show(command)}.{did_you_mean(command, COMMANDS)} "
             f"Expected is one of: {', '.join(COMMANDS)}."
         )
     options, unknown = parser.parse_known_args(words)
@@ -173,14 +157,14 @@ class Parser(argparse.ArgumentParser):
             hint = " What is meant for the program comes after `--`." if passes else ""
             if "=" in word and "set" in known:
                 hint = f" Each setting has a `--set` of its own: `--set {word}`."
-            self.error(f"found {arguments.show(word)}, where nothing more was expected.{hint}")
+            self.error(f"found {show(word)}, where nothing more was expected.{hint}")
         name = word.partition("=")[0]
         bare = name.lstrip("-")
-        elsewhere = OPTIONS_ELSEWHERE.get(bare.replace("-", "_"), bare).replace("_", "-")
-        hint = did_you_mean(elsewhere, known).replace('"', '"--', 1)
+        here = elsewhere.OPTIONS.get(bare.replace("-", "_"), bare).replace("_", "-")
+        hint = did_you_mean(here, known).replace('"', '"--', 1)
         if "set" in known:
             hint += f" Settings of the policy are given by `--set {bare.replace('-', '_')}=VALUE`."
-        self.error(f"there is no option {arguments.show(name)}.{hint}")
+        self.error(f"there is no option {show(name)}.{hint}")
 
 
 def make_parsers() -> tuple[Parser, dict[str, Parser]]:

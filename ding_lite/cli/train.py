@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ding_lite.cli.exit_codes import DONE, INTERRUPTED
-from ding_lite.cli.options.run import RunOptions, sentences_of
 from ding_lite.cli.tables import print_table
+from ding_lite.exit_codes import DONE, INTERRUPTED
 from ding_lite.io.importing import look_here
 from ding_lite.log import configure
+from ding_lite.options.run_options import RunOptions
+from ding_lite.options.sentences import sentences_of
 from ding_lite.recipes.plan import OF_PRESETS, Choices, RunPlan, make_plan
 from ding_lite.recipes.training import run_plan
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from ding_lite import middleware as mw
-from ding_lite.cli.options.run import documented
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
@@ -21,6 +20,7 @@ from ding_lite.middleware.checks import check_batch
 from ding_lite.middleware.keep_best import KeepBestAgent
 from ding_lite.middleware.population.evaluate import longest_evaluation
 from ding_lite.middleware.report.evolution import draw_lives, show_generations
+from ding_lite.options.derived import documented
 from ding_lite.recipes.evolve_config import (
     SMOKE_EVAL_LIMIT,
     SMOKE_GENERATION,

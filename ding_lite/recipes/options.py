@@ -11,11 +11,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ding_lite.cli.options.run import SMOKE_ENV_STEPS, RunOptions, add_options
 from ding_lite.errors import ConfigError
 from ding_lite.io.importing import look_here
 from ding_lite.middleware.checkpoints.description import describe_maker
 from ding_lite.middleware.env_step_budget import spent
+from ding_lite.options.derived import add_options
+from ding_lite.options.run_options import SMOKE_ENV_STEPS, RunOptions
 from ding_lite.recipes.runs.directory import saved_description
 from ding_lite.rl.envs.making import EnvLike, EnvMaker
 from ding_lite.rl.seeding import spawn_seeds

@@ -15,17 +15,11 @@ from typing import Any
 from gymnasium.vector import VectorEnv
 
 from ding_lite import middleware as mw
-from ding_lite.cli.options.run import (
-    NO_SETTINGS,
-    NUM_ENVS,
-    OF_ENVS,
-    OF_FILES,
-    OPTIONS_ELSEWHERE,
-    PARTS,
-)
 from ding_lite.errors import ConfigError, did_you_mean, kind_of
 from ding_lite.io.files import path_fault
 from ding_lite.io.importing import find_member, refuse_while_importing
+from ding_lite.options import elsewhere
+from ding_lite.options.run_options import NO_SETTINGS, NUM_ENVS, OF_ENVS, OF_FILES, PARTS
 from ding_lite.recipes.options import Options, as_chosen, settled
 from ding_lite.recipes.recipe import Recipe, TrainConfig
 from ding_lite.recipes.runs.directory import make_next
@@ -47,45 +41,6 @@ _OF_THE_USER = ("given", "file", "run")
 """Sources of `eval_every` that disable the default `eval_share`."""
 OF_PRESETS = ("num_envs", "max_env_steps", "target")
 """Options that presets may contain."""
-_ELSEWHERE = {
-    "learning_rate": "lr",
-    "discount": "gamma",
-    "discount_factor": "gamma",
-    "buffer_size": "capacity",
-    "memory_size": "capacity",
-    "replay_size": "capacity",
-    "learning_starts": "warmup",
-    "start_steps": "warmup",
-    "gradient_steps": "update_ratio",
-    "train_freq": "update_ratio",
-    "train_frequency": "update_ratio",
-    "n_steps": "unroll",
-    "num_steps": "unroll",
-    "rollout_fragment_length": "unroll",
-    "clip_range": "clip",
-    "clip_coef": "clip",
-    "clip_param": "clip",
-    "num_sgd_iter": "epochs",
-    "num_minibatches": "batch_size",
-    "norm_adv": "normalize_advantage",
-    "exploration_fraction": "epsilon_steps",
-    "exploration_final_eps": "epsilon_end",
-    "end_e": "epsilon_end",
-    "start_e": "epsilon_start",
-    "target_update_interval": "target_every",
-    "net_arch": "hidden",
-    "hidden_size": "hidden",
-    "hidden_sizes": "hidden",
-    "lr": "actor_lr",
-    "tau": "target_tau",
-    "action_noise": "noise",
-    "exploration_noise": "noise",
-    "policy_noise": "target_noise",
-    "noise_clip": "target_noise_clip",
-    "policy_freq": "policy_delay",
-    "ent_coef": "alpha",
-}
-"""Names of settings in other libraries."""
 
 
 class Choices:
@@ -397,17 +352,15 @@ def maker_of(env: EnvLike, choices: Choices) -> EnvMaker:
 def _check_names(policy: str, given: Mapping[str, Any], known: list[str]) -> None:
     faults = []
     for key in map(str, given):
-        if (option := OPTIONS_ELSEWHERE.get(key, key)) in NO_SETTINGS:
+        if (option := elsewhere.OPTIONS.get(key, key)) in NO_SETTINGS:
             faults.append(
                 f'"{option}" is an option and no setting: --{option.replace("_", "-")} on the '
                 f"command line, train(..., {option}=...) in Python"
             )
         elif key not in known:
-            elsewhere = _ELSEWHERE.get(key.lower(), "")
-            if elsewhere not in known:
-                elsewhere = _ELSEWHERE.get(elsewhere, "")  # such as lr, which may be actor_lr
-            meant = f' Did you mean "{elsewhere}"?' if elsewhere in known else ""
-            faults.append(f'Unknown setting "{key}".{meant or did_you_mean(key, known)}')
+            setting = elsewhere.known_setting(key, known)
+            meant = f' Did you mean "{setting}"?' if setting else did_you_mean(key, known)
+            faults.append(f'Unknown setting "{key}".{meant}')
             faults.append(f"The settings of {policy} are: {', '.join(known)}")
     check_all(faults)
 

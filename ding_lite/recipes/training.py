@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ding_lite import middleware as mw
-from ding_lite.cli.options.run import documented
+from ding_lite.options.derived import documented
 from ding_lite.recipes.plan import Choices, RunPlan, checked_settings, make_plan
 from ding_lite.recipes.recipe import SingleConfig
 from ding_lite.recipes.runs.directory import has_best
