@@ -9,8 +9,8 @@ from ding_lite.cli.train import carry_out
 from ding_lite.evolution.search import Search
 from ding_lite.io.importing import look_here
 from ding_lite.options.words import Searched
+from ding_lite.recipes.choices import Choices
 from ding_lite.recipes.evolve import plan_evolution, run_evolution
-from ding_lite.recipes.plan import Choices
 from ding_lite.recipes.saved_options import parameter_of
 from ding_lite.settings.rules import check_all
 

@@ -20,15 +20,19 @@ _SENTENCES = sentences_of(RunOptions)
 
 def add_options(
     parser: argparse.ArgumentParser, *, of: str, given: Mapping[str, Any] | None = None
-) -> None:
-    """Add the options of a command or a program; `given` names further ones, with defaults."""
-    given = given or {}
+) -> list[str]:
+    """Add the options of a command or a program, and return their names.
+
+    `given` names further options, with defaults.
+    """
+    given, names = given or {}, []
     for one in fields(RunOptions):
-        name, typed = one.name, dict(one.metadata["typed"])
+        name, typed, default = one.name, dict(one.metadata["typed"]), None
         if not typed or (of not in one.metadata["of"] and name not in given):
             continue
+        names.append(name)
         if of == "program" and "action" not in typed:  # `Options` checks the numbers
-            typed |= {"default": given.get(name, one.default)}
+            default = given.get(name, one.default)
             typed["type"] = {"int": int, "float": float}.get(str(one.type), typed.get("type", str))
         flags = [one.metadata["flag"] or f"--{name.replace('_', '-')}"]
         if name == "env" and of != "program":
@@ -36,7 +40,8 @@ def add_options(
         else:
             typed["dest"] = name
         text = _sentence(one, evolves=of == "evolve" or "population" in given)
-        parser.add_argument(*flags, **typed, help=_help(one, text, of, typed.get("default")))
+        parser.add_argument(*flags, **typed, help=_help(one, text, of, default))
+    return names
 
 
 def _sentence(one: Field[Any], *, evolves: bool, in_python: bool = False) -> str:

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 CriterionName: TypeAlias = Literal["greedy", "seed"]
 SMOKE_ENV_STEPS = 2_000
 NUM_ENVS = 8
+MAX_ENV_STEPS, MAX_ENV_STEPS_OF_EVOLUTION = 100_000, 200_000
+"""The defaults of options for which there is no preset."""
 _CALLS = "train evolve"
 _ALL = "train evolve program"
 USUAL = {
-    "train": {"runs": "runs/POLICY/ENV", "max_env_steps": 100_000},
-    "evolve": {"runs": "runs/evolve-POLICY/ENV", "max_env_steps": 200_000},
+    "train": {"runs": "runs/POLICY/ENV", "max_env_steps": MAX_ENV_STEPS},
+    "evolve": {"runs": "runs/evolve-POLICY/ENV", "max_env_steps": MAX_ENV_STEPS_OF_EVOLUTION},
     "program": {"runs": "runs/<program>"},
 }
 """The defaults that differ between commands."""
@@ -176,9 +178,13 @@ class RunOptions:
 
 
 _OF_CALLS = [one for one in fields(RunOptions) if one.metadata["of"]]
+OF_CALLS = tuple(one.name for one in _OF_CALLS)
 OF_FILES = tuple(one.name for one in _OF_CALLS if one.metadata["in_file"])
-OF_ENVS, PARTS, NO_SETTINGS = (
+OF_PRESETS = ("num_envs", "max_env_steps", "target")
+"""Options that presets may contain."""
+OF_ENVS, PARTS, NO_SETTINGS, ALSO_SETTINGS = (
     tuple(one.name for one in _OF_CALLS if one.metadata["kind"] == kind)
-    for kind in ("env", "part", "run")
+    for kind in ("env", "part", "run", "setting")
 )
-"""Options of the environment, of the policy's parts, and of runs, which are not settings."""
+"""Options of the environment, of the policy's parts, of runs, which are not settings, and those
+that are."""
