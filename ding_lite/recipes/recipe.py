@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from ding_lite.options.run_options import MAX_ENV_STEPS
-from ding_lite.recipes.runs.run import verdict_is_short
+from ding_lite.recipes.runs.verdict import verdict_is_short
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
