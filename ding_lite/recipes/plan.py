@@ -1,4 +1,8 @@
-"""Make the plan of a run: given values override presets, and presets override defaults."""
+"""Make the plan of a run: given values override presets, and presets override defaults.
+
+`Choices` are what a user has chosen. `Layers` have the values of all sources. `Options` and the
+configs of a recipe are made from these, which checks the values.
+"""
 
 from __future__ import annotations
 
