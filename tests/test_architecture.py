@@ -57,7 +57,7 @@ FAULTY: list[tuple[Rule, str, str]] = [
     (floors, "distributed/x.py", "import ding_lite.runtime"),
     (floors, "middleware/x.py", "import ding_lite.recipes"),
     (floors, "options/x.py", "import ding_lite.recipes"),
-    (floors, "recipes/x.py", "from ding_lite.cli.options import arguments"),
+    (floors, "recipes/x.py", "from ding_lite.cli.parsing import arguments"),
     (floors, "testing/x.py", "import ding_lite.recipes"),
     (floors, "runtime/x.py", "from ..rl import replay"),
     (ground_stands_alone, "nest.py", "def f():\n    import torch"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import ding_lite
-from ding_lite.cli.main import make_parsers
+from ding_lite.cli.parsing.parsers import make_parsers
 from ding_lite.errors import ConfigError
 from ding_lite.options.run_options import RunOptions
 from ding_lite.recipes import Options, Run, parse_options

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ding_lite.cli.options import arguments
+from ding_lite.cli.parsing import arguments
 from ding_lite.parallel.launch import plan
 from ding_lite.parallel.network import topology
 

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ding_lite.cli.options.arguments import (
+from ding_lite.cli.parsing.arguments import (
     EXPORT_FORMATS,
     PROTOCOLS,
     SORTED_BY,
