@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from ding_lite import Context, Task
-from ding_lite.recipes.runs.run import _JUDGE_SEED
+from ding_lite.recipes.runs.verdict import JUDGE_SEED
 from ding_lite.rl import DQN, DQNConfig, load_checkpoint, make_envs, mean_return
 from tests.warm import PROGRAMS, STRICT, Output, Warm, warm
 
@@ -195,7 +195,7 @@ def test_weights_evaluated_on_another_node_are_shown_and_saved(
     assert result["env_steps"] < 50_000
     last = json.loads((tmp_path / "here" / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["eval_return"] >= 100.0
-    with make_envs("CartPole-v1", 20, seed=_JUDGE_SEED) as envs:
+    with make_envs("CartPole-v1", 20, seed=JUDGE_SEED) as envs:
         judged_again = mean_return(
             saved_in_checkpoint(example, tmp_path / "here"), envs, episodes=20
         )

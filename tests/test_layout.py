@@ -102,10 +102,10 @@ def test_a_chain_of_imports_leads_from_the_listed_test_to_the_module() -> None:
 
 def test_a_test_beside_those_of_modules_has_the_name_of_one_or_is_a_topic() -> None:
     own = {place_of(module) for module in modules().values()}
-    folders = {module.path.rpartition("/")[0] for module in House.real()} - {"", "io"}
+    folders = {module.path.rpartition("/")[0] for module in House.real()} - {"", "io", "settings"}
     others = {
         f"{folder}/{file.name}"
-        for folder in {*folders, "ground", "ground/io"}
+        for folder in {*folders, "ground", "ground/io", "ground/settings"}
         for file in (TESTS / folder).glob("test_*.py")
     }
     topics = LISTS["topics"].items()

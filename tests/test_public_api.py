@@ -20,8 +20,8 @@ from typing import Any, Protocol, TypeVar, get_origin
 
 import pytest
 
-from ding_lite.cli.main import make_parsers
-from ding_lite.settings import PREFIX, Settings
+from ding_lite.cli.parsing.parsers import make_parsers
+from ding_lite.settings.environment import PREFIX, Settings
 
 SNAPSHOT = Path(__file__).resolve().parent / "public_api.txt"
 MODULES = [

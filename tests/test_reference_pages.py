@@ -14,7 +14,7 @@ import pytest
 from ding_lite import errors, middleware as mw
 from ding_lite.recipes.table import RECIPES
 from ding_lite.runtime.context import LOCAL_KEYS
-from ding_lite.settings import PREFIX, Settings
+from ding_lite.settings.environment import PREFIX, Settings
 from tests.docpages import blocks
 from tests.peers import page as peers
 from tests.test_docs import PAGES

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from ding_lite import train
-from ding_lite.recipes.plan import Choices, make_plan
+from ding_lite.recipes.choices import Choices
+from ding_lite.recipes.plan import make_plan
 from tests.fonts import open_fonts
 from tests.results import __main__ as command, page
 from tests.results.page import interquartile_mean, interval

@@ -7,14 +7,14 @@ import dataclasses
 import json
 import sys
 
-from ding_lite.cli.exit_codes import DONE, WRONG_USAGE
-from ding_lite.cli.options.run import sentences_of
 from ding_lite.cli.tables import print_table
 from ding_lite.errors import ConfigError
+from ding_lite.exit_codes import DONE, WRONG_USAGE
+from ding_lite.options.sentences import sentences_of
 from ding_lite.parallel.launch.environment.base import Placement
 from ding_lite.parallel.launch.environment.detect import placement_of
 from ding_lite.parallel.network.address import LOOPBACK
-from ding_lite.settings import PREFIX, Settings, process_environ, variables_set
+from ding_lite.settings.environment import PREFIX, Settings, process_environ, variables_set
 
 HEADINGS = ("name", "value", "source", "meaning")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from ding_lite.cli.options.arguments import Searched
 from ding_lite.cli.train import carry_out
 from ding_lite.evolution.search import Search
 from ding_lite.io.importing import look_here
+from ding_lite.options.words import Searched
+from ding_lite.recipes.choices import Choices
 from ding_lite.recipes.evolve import plan_evolution, run_evolution
-from ding_lite.recipes.plan import Choices
 from ding_lite.recipes.saved_options import parameter_of
-from ding_lite.settings import check_all
+from ding_lite.settings.rules import check_all
 
 
 def evolve_policies(options: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ding_lite.cli.exit_codes import DONE
+from ding_lite.exit_codes import DONE
 from ding_lite.parallel.network.security import make_key
 
 

@@ -15,16 +15,16 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from ding_lite.cli.exit_codes import DONE, FAILED, WRONG_USAGE
-from ding_lite.cli.options.arguments import show
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError, DingLiteError, did_you_mean, kind_of
+from ding_lite.exit_codes import DONE, FAILED, WRONG_USAGE
 from ding_lite.io.importing import import_file, import_module, is_file, look_here
 from ding_lite.log import configure
+from ding_lite.options.words import show
 from ding_lite.parallel import Parallel
 from ding_lite.parallel.launch.environment.detect import placement_of
 from ding_lite.parallel.supervise.tracebacks import within_program
-from ding_lite.settings import Settings, process_environ
+from ding_lite.settings.environment import Settings, process_environ
 
 MOST_SHOWN = 8
 """The maximum number of shown results; those of further nodes are counted."""

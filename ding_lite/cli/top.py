@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ding_lite.cli.exit_codes import DONE, FAILED
 from ding_lite.cli.tables import as_cell, plain_lines
 from ding_lite.clock import SYSTEM_CLOCK
+from ding_lite.exit_codes import DONE, FAILED
 from ding_lite.parallel.observe.job_discovery import Node, RunningJob, choose, running_jobs
 from ding_lite.parallel.observe.metrics import NodeMetrics
 from ding_lite.runtime.messaging.labels import roles_of

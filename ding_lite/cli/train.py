@@ -8,12 +8,14 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ding_lite.cli.exit_codes import DONE, INTERRUPTED
-from ding_lite.cli.options.run import RunOptions, sentences_of
 from ding_lite.cli.tables import print_table
+from ding_lite.exit_codes import DONE, INTERRUPTED
 from ding_lite.io.importing import look_here
 from ding_lite.log import configure
-from ding_lite.recipes.plan import OF_PRESETS, Choices, RunPlan, make_plan
+from ding_lite.options.run_options import OF_PRESETS, RunOptions
+from ding_lite.options.sentences import sentences_of
+from ding_lite.recipes.choices import Choices
+from ding_lite.recipes.plan import RunPlan, make_plan
 from ding_lite.recipes.training import run_plan
 
 
@@ -49,14 +51,14 @@ def show_settings(plan: RunPlan) -> None:
     """
     meanings = sentences_of(plan.recipe.policy_config) | sentences_of(plan.recipe.config)
     rows = [
-        (name, _format(value), plan.sources[name], meanings[name])
+        (name, _format(value), plan.values.source(name), meanings[name])
         for name, value in plan.settings.items()
     ]
     rows += [
         (
             f"--{name.replace('_', '-')}",
             _format(getattr(plan.options, name)),
-            plan.sources[name],
+            plan.values.source(name),
             sentences_of(RunOptions)[name],
         )
         for name in OF_PRESETS

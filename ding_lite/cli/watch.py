@@ -17,7 +17,7 @@ from ding_lite.recipes.runs.video import check_render_mode, play, play_and_recor
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from ding_lite.rl.envs.vector import Episode
 from ding_lite.rl.protocols import Policy
-from ding_lite.settings import limit_torch_threads, process_environ
+from ding_lite.settings.environment import limit_torch_threads, process_environ
 
 
 def watch_run(options: argparse.Namespace) -> None:

@@ -35,7 +35,7 @@ from ding_lite.records import register
 from ding_lite.rl.batch import NumpyArray, to_numpy
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.replay.storage import check_keys
-from ding_lite.settings import check_all, positive, whole
+from ding_lite.settings.rules import check_all, positive, whole
 
 MOST_STALENESSES = 1 << 16
 """The most values of staleness that are kept, for a program that never takes them."""

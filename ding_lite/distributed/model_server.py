@@ -16,7 +16,7 @@ from ding_lite.distributed.half_precision import HalfPrecision
 from ding_lite.distributed.server import new_incarnation
 from ding_lite.errors import ConfigError, DeadlineExceeded, kind_of
 from ding_lite.parallel.router.group import World
-from ding_lite.settings import check_all, whole
+from ding_lite.settings.rules import check_all, whole
 
 
 class Model(NamedTuple):

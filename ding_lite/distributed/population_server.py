@@ -19,7 +19,7 @@ from ding_lite.distributed.server import Server, check_methods
 from ding_lite.errors import ConfigError, DeadlineExceeded
 from ding_lite.parallel.router.group import Group, check_group
 from ding_lite.rl.replay.storage import check_keys
-from ding_lite.settings import check_all, positive
+from ding_lite.settings.rules import check_all, positive
 
 COUNTERS = ("env_step", "train_iter", "eval_steps")
 """Counters of learners that the server adds up."""

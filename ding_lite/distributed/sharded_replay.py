@@ -36,7 +36,7 @@ from ding_lite.rl.replay.prioritized import PrioritizedReplay, check_sampled_by,
 from ding_lite.rl.replay.storage import OwnFields, check_keys, layout_of_own, layout_of_spec
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec, check_spec
-from ding_lite.settings import check_all, inside, whole
+from ding_lite.settings.rules import check_all, inside, whole
 
 LOOK_S = 0.25
 """Seconds between requests of `wait_for` for shard sizes while collectors report no progress."""

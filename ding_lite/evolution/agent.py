@@ -23,7 +23,8 @@ from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.protocols import ActorCritic, Policy
 from ding_lite.rl.seeding import make_rng, rng_state
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.settings import as_config, check_all, whole
+from ding_lite.settings.config import as_config
+from ding_lite.settings.rules import check_all, whole
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
-from ding_lite.settings import at_least, check_all, finite, inside, whole
+from ding_lite.settings.rules import at_least, check_all, finite, inside, whole
 
 _CONVS_PROB = 0.5
 """The probability that an architecture mutation of an image network changes a convolution."""

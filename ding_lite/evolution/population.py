@@ -25,7 +25,8 @@ from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 from ding_lite.rl.weights.flat_module import MakeModule, copied
 from ding_lite.rl.weights.optimizers import MakeOptimizer, unused_settings
 from ding_lite.rl.wrong_calls import takes
-from ding_lite.settings import as_config, check_all, whole
+from ding_lite.settings.config import as_config
+from ding_lite.settings.rules import check_all, whole
 
 _COPIES_THAT_LEARN = 4
 """The least copies of its weights that an agent holds: weights, gradient, two moments of Adam."""

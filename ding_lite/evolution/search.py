@@ -13,7 +13,8 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from ding_lite.errors import ConfigError, did_you_mean, kind_of
-from ding_lite.settings import check_all, default_values, positive, whole
+from ding_lite.settings.config import default_values
+from ding_lite.settings.rules import check_all, positive, whole
 
 Value: TypeAlias = float | int | str | bool | None
 """A value of a hyper-parameter."""

@@ -11,7 +11,7 @@ import numpy as np
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
-from ding_lite.settings import check_all, whole
+from ding_lite.settings.rules import check_all, whole
 
 
 @dataclass(frozen=True)

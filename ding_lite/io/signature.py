@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.io.reading import open_file
-from ding_lite.settings import state_home
+from ding_lite.settings.environment import state_home
 
 _KEY_BYTES = 32
 

@@ -15,7 +15,7 @@ from ding_lite.rl.protocols import FilledByOthers, Prioritized, Replay
 from ding_lite.rl.replay.episodes import EpisodeBuffer
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.settings import at_least, check_all
+from ding_lite.settings.rules import at_least, check_all
 
 
 def add_to(

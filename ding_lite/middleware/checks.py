@@ -11,7 +11,7 @@ from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.context import Context
-from ding_lite.settings import check_all, whole
+from ding_lite.settings.rules import check_all, whole
 
 
 def check_fits(policy: Policy, envs: Envs) -> None:

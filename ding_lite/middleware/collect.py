@@ -23,7 +23,7 @@ from ding_lite.rl.memory import memory_of
 from ding_lite.rl.protocols import ActorCritic, Policy, Replay, TakesTurns
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.settings import at_least, check_all, whole
+from ding_lite.settings.rules import at_least, check_all, whole
 
 
 @overload

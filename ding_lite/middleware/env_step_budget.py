@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ding_lite.runtime.context import Context
-from ding_lite.settings import at_least, check_all
+from ding_lite.settings.rules import at_least, check_all
 
 _SHARE_OF_LONGEST = 0.1
 """The maximum share of the budget for which the longest possible evaluation is assumed."""

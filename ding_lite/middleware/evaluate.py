@@ -21,7 +21,7 @@ from ding_lite.rl.evaluation import Played, is_below, play
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.settings import at_least, check_all, not_nan, positive
+from ding_lite.settings.rules import at_least, check_all, not_nan, positive
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any
 from ding_lite.rl.batch import Rollout
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.settings import check_all, whole
+from ding_lite.settings.rules import check_all, whole
 
 
 def replay_trajectories(num: int) -> Middleware:

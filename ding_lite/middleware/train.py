@@ -30,7 +30,7 @@ from ding_lite.rl.reward_norm import RewardNorm
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.settings import check_all, whole
+from ding_lite.settings.rules import check_all, whole
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from ding_lite import middleware as mw
-from ding_lite.cli.options.run import documented
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
@@ -21,6 +20,8 @@ from ding_lite.middleware.checks import check_batch
 from ding_lite.middleware.keep_best import KeepBestAgent
 from ding_lite.middleware.population.evaluate import longest_evaluation
 from ding_lite.middleware.report.evolution import draw_lives, show_generations
+from ding_lite.options.derived import documented
+from ding_lite.recipes.choices import Choices, checked_settings
 from ding_lite.recipes.evolve_config import (
     SMOKE_EVAL_LIMIT,
     SMOKE_GENERATION,
@@ -30,7 +31,7 @@ from ding_lite.recipes.evolve_config import (
     recipe_of_made,
     recipe_of_several,
 )
-from ding_lite.recipes.plan import Choices, RunPlan, checked_settings, make_plan, maker_of
+from ding_lite.recipes.plan import RunPlan, make_plan
 from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.table import FunctionConfig, find_recipe
 from ding_lite.rl.envs.making import EnvLike, EnvMaker, EnvWrapper
@@ -150,9 +151,7 @@ def plan_evolution(
     settings: Mapping[str, Any],
     choices: Choices,
 ) -> EvolvePlan:
-    if "population" in choices.given:
-        settings = {**settings, "population": choices.given["population"]}
-    maker = maker_of(env, choices)
+    maker = choices.maker(env)
     recipe = find_recipe(policy, maker.spec)
     if recipe.policy_config is FunctionConfig:
         recipe = recipe_of_made(recipe, maker)
@@ -171,19 +170,19 @@ def plan_evolution(
     if search is None:
         search = choices.in_file.search or choices.begun.search
     if search is None:
-        search = _usual_search(plan, maker, {*settings, *choices.in_file.values})
-    _check_search(search, plan, settings)
+        search = _usual_search(plan)
+    _check_search(search, plan)
     return EvolvePlan(**vars(plan), search=search)
 
 
-def _usual_search(plan: RunPlan, maker: EnvMaker, given: Set[str]) -> Search:
+def _usual_search(plan: RunPlan) -> Search:
     """Return the search space of the preset, or the usual one, without the settings given."""
-    preset = plan.recipe.presets.get(maker.name, {})
-    search: Search = preset.get("search") or default_search(plan.policy_config)
-    return search.without(given | unused_settings(plan.parts.get("optimizer")))
+    search: Search = plan.values.get("search") or default_search(plan.policy_config)
+    given = plan.values.names_from("given", "file")
+    return search.without({*given, *unused_settings(plan.parts.get("optimizer"))})
 
 
-def _check_search(search: object, plan: RunPlan, settings: Mapping[str, Any]) -> None:
+def _check_search(search: object, plan: RunPlan) -> None:
     if not isinstance(search, Search):
         raise ConfigError(
             f"`search` is {kind_of(search)}; a Search was expected: "
@@ -194,10 +193,10 @@ def _check_search(search: object, plan: RunPlan, settings: Mapping[str, Any]) ->
     if sizes is not None and isinstance(plan.config, ReplayEvolutionConfig):
         largest = max(map(int, cast(Iterable[int], sizes.examples())))
         check_batch(largest, capacity=plan.config.capacity)  # not when a mutation reaches it
-    both = sorted(set(settings) & set(search.parameters))
+    both = sorted(set(plan.values.names_from("given")) & set(search.parameters))
     if both:
         raise ConfigError(
-            f"`{both[0]}` is searched, and was given as a setting, too: {settings[both[0]]!r}. "
+            f"`{both[0]}` is searched, and was given as a setting, too: {plan.values[both[0]]!r}. "
             f"Leave it out of one of them."
         )
 

@@ -15,6 +15,7 @@ from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import LEARN_EVERY, Parameter, Search, integer, log_uniform
 from ding_lite.evolution.tournament import Tournament
+from ding_lite.options.run_options import MAX_ENV_STEPS_OF_EVOLUTION
 from ding_lite.recipes.off_policy import (
     UPDATE_RATIO,
     OffPolicyConfig,
@@ -22,7 +23,7 @@ from ding_lite.recipes.off_policy import (
     check_replay_sizes,
 )
 from ding_lite.recipes.options import Options
-from ding_lite.recipes.presets import DQN_EVOLUTION_PRESETS
+from ding_lite.recipes.presets.dqn import DQN_EVOLUTION_PRESETS
 from ding_lite.recipes.recipe import Recipe, TrainConfig
 from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.sizes import check_steps_fit
@@ -35,9 +36,9 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
-from ding_lite.settings import COUNT, NATURAL, NOT_NEGATIVE, SHARE, setting, suggests
+from ding_lite.settings.config import suggests
+from ding_lite.settings.rules import COUNT, NATURAL, NOT_NEGATIVE, SHARE, setting
 
-MAX_ENV_STEPS = 200_000
 SMOKE_GENERATION = 500
 SMOKE_EVAL_LIMIT = 50
 _MOST_OF_LEARNING, _SHORT_EPISODE = 4, 500
@@ -228,10 +229,10 @@ def recipe_of_several(recipe: Recipe) -> Recipe:
     known = {
         field.name for cls in (recipe.policy_config, config) for field in dataclasses.fields(cls)
     }
-    options = {"target"}
+    options, most = {"target"}, MAX_ENV_STEPS_OF_EVOLUTION
     presets = {
         env: {
-            "max_env_steps": max(MAX_ENV_STEPS, preset.get("max_env_steps", 0)),
+            "max_env_steps": max(most, preset.get("max_env_steps", 0)),
             **{
                 name: value
                 for name, value in preset.items()
@@ -242,7 +243,7 @@ def recipe_of_several(recipe: Recipe) -> Recipe:
     }
     if recipe.policy_config is DQNConfig:
         presets |= DQN_EVOLUTION_PRESETS
-    return dataclasses.replace(recipe, config=config, presets=presets, max_env_steps=MAX_ENV_STEPS)
+    return dataclasses.replace(recipe, config=config, presets=presets, max_env_steps=most)
 
 
 def recipe_of_made(recipe: Recipe, env: EnvMaker) -> Recipe:

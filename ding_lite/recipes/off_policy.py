@@ -19,7 +19,8 @@ from ding_lite.rl.replay.storage import check_replay_fits
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
-from ding_lite.settings import COUNT, NATURAL, SHARE, inside, setting, suggests, whole
+from ding_lite.settings.config import suggests
+from ding_lite.settings.rules import COUNT, NATURAL, SHARE, inside, setting, whole
 
 UPDATE_RATIO = partial(inside, 1e-6, 1e6)
 """The bounds of `update_ratio`: beyond them a step of the pipeline would never end."""

@@ -12,7 +12,8 @@ from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.protocols import ActorCritic, Policy
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
-from ding_lite.settings import COUNT, setting, suggests
+from ding_lite.settings.config import suggests
+from ding_lite.settings.rules import COUNT, setting
 
 
 @suggests

@@ -11,15 +11,17 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ding_lite.cli.options.run import SMOKE_ENV_STEPS, RunOptions, add_options
 from ding_lite.errors import ConfigError
 from ding_lite.io.importing import look_here
 from ding_lite.middleware.checkpoints.description import describe_maker
 from ding_lite.middleware.env_step_budget import spent
+from ding_lite.options.derived import add_options
+from ding_lite.options.run_options import SMOKE_ENV_STEPS, RunOptions
+from ding_lite.recipes.layers import Layers
 from ding_lite.recipes.runs.directory import saved_description
 from ding_lite.rl.envs.making import EnvLike, EnvMaker
 from ding_lite.rl.seeding import spawn_seeds
-from ding_lite.settings import check_all, not_nan, one_of, whole
+from ding_lite.settings.rules import check_all, not_nan, one_of, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,30 +112,33 @@ def parse_options(  # noqa: PLR0913 - all by name, and few at a time
         ConfigError: A number is out of range.
     """
     look_here()
-    given: dict[str, Any] = {"env": env, "max_env_steps": max_env_steps, "target": target}
+    usual: dict[str, Any] = {"env": env, "max_env_steps": max_env_steps, "target": target}
     more = {"nodes": nodes, "population": population, "num_envs": num_envs}
-    given |= {name: value for name, value in more.items() if value is not None}
-    parser = argparse.ArgumentParser(description=description)
+    usual |= {name: value for name, value in more.items() if value is not None}
+    parser = argparse.ArgumentParser(description=description, argument_default=argparse.SUPPRESS)
     if seed_goal is not None:
-        given["criterion"] = "greedy"
+        usual["criterion"] = "greedy"
         parser.epilog = f"With --criterion seed, --env is {seed_goal[0]} and --target "
         parser.epilog += f"{seed_goal[1]:g} unless chosen otherwise."
-    add_options(parser, of="program", given=given)
+    names = add_options(parser, of="program", given=usual)
 
-    chosen = vars(parser.parse_args(arguments))
+    given = vars(parser.parse_args(arguments))
+    given = {name: Path(one) if name == "out" else one for name, one in given.items()}
+    begun = _begun(given["out"]) if given.keys() >= {"resume", "out"} else {}
+    begun = {name: begun[name] for name in names if begun.get(name) is not None}
+    chosen = Layers(given=given, run=begun, default=usual)
     if seed_goal is not None and chosen["criterion"] == "seed":
-        parser.set_defaults(env=seed_goal[0], target=seed_goal[1])
-        chosen = vars(parser.parse_args(arguments))
-    if chosen["resume"] and chosen["out"] is not None:
-        begun_with = (saved_description(Path(chosen["out"])) or {}).get("options") or {}
-        names = chosen.keys() & begun_with.keys() - {"smoke"}  # saved as `max_env_steps`
-        known = {name: begun_with[name] for name in names if begun_with[name] is not None}
-        if "target" in begun_with:
-            known.setdefault("target", math.inf)
-        parser.set_defaults(**known)
-        chosen = vars(parser.parse_args(arguments))
-    chosen["env"], out = as_chosen(chosen["env"]), chosen["out"]
-    return settled(Options(**{**chosen, "out": None if out is None else Path(out)}))
+        chosen = chosen.but("default", env=seed_goal[0], target=seed_goal[1])
+    return settled(Options(**{**chosen, "env": as_chosen(chosen["env"])}))
+
+
+def _begun(out: Path) -> dict[str, Any]:
+    """Return the options with which the run in a directory was begun."""
+    options = dict((saved_description(out) or {}).get("options") or {})
+    options.pop("smoke", None)  # saved as `max_env_steps`
+    if options.get("target", 0.0) is None:
+        options["target"] = math.inf
+    return options
 
 
 def settled(options: Options) -> Options:

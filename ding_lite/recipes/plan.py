@@ -1,116 +1,43 @@
-"""Make the plan of a run: given values override presets, and presets override defaults."""
+"""Make the plan of a run: given values override presets, and presets override defaults.
+
+`Choices` are what a user has chosen. `Layers` have the values of all sources. `Options` and the
+configs of a recipe are made from these, which checks the values.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from gymnasium.vector import VectorEnv
 
 from ding_lite import middleware as mw
-from ding_lite.cli.options.run import (
-    NO_SETTINGS,
-    NUM_ENVS,
-    OF_ENVS,
-    OF_FILES,
-    OPTIONS_ELSEWHERE,
-    PARTS,
-)
-from ding_lite.errors import ConfigError, did_you_mean, kind_of
-from ding_lite.io.files import path_fault
+from ding_lite.errors import ConfigError, did_you_mean
 from ding_lite.io.importing import find_member, refuse_while_importing
+from ding_lite.options import elsewhere
+from ding_lite.options.run_options import NO_SETTINGS, NUM_ENVS, OF_FILES, PARTS
+from ding_lite.recipes.choices import Choices
+from ding_lite.recipes.layers import Layers
 from ding_lite.recipes.options import Options, as_chosen, settled
 from ding_lite.recipes.recipe import Recipe, TrainConfig
 from ding_lite.recipes.runs.directory import make_next
 from ding_lite.recipes.runs.run import Run
-from ding_lite.recipes.saved_options import SavedOptions, read_config, run_begun
+from ding_lite.recipes.saved_options import SavedOptions
 from ding_lite.recipes.table import find_recipe, name_of_policy
 from ding_lite.rl.envs.atari import ATARI_ARGS, FRAME_STACK, check_is_game, play_atari
-from ding_lite.rl.envs.making import EnvLike, EnvMaker, maker_again
-from ding_lite.rl.envs.naming import full_name
+from ding_lite.rl.envs.making import EnvLike, EnvMaker
 from ding_lite.rl.policies.open_policy import without_unused
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
-from ding_lite.settings import as_config, check_all, default_values
-
-_OF_THE_USER = ("given", "file", "run")
-"""Sources of `eval_every` that disable the default `eval_share`."""
-OF_PRESETS = ("num_envs", "max_env_steps", "target")
-"""Options that presets may contain."""
-_ELSEWHERE = {
-    "learning_rate": "lr",
-    "discount": "gamma",
-    "discount_factor": "gamma",
-    "buffer_size": "capacity",
-    "memory_size": "capacity",
-    "replay_size": "capacity",
-    "learning_starts": "warmup",
-    "start_steps": "warmup",
-    "gradient_steps": "update_ratio",
-    "train_freq": "update_ratio",
-    "train_frequency": "update_ratio",
-    "n_steps": "unroll",
-    "num_steps": "unroll",
-    "rollout_fragment_length": "unroll",
-    "clip_range": "clip",
-    "clip_coef": "clip",
-    "clip_param": "clip",
-    "num_sgd_iter": "epochs",
-    "num_minibatches": "batch_size",
-    "norm_adv": "normalize_advantage",
-    "exploration_fraction": "epsilon_steps",
-    "exploration_final_eps": "epsilon_end",
-    "end_e": "epsilon_end",
-    "start_e": "epsilon_start",
-    "target_update_interval": "target_every",
-    "net_arch": "hidden",
-    "hidden_size": "hidden",
-    "hidden_sizes": "hidden",
-    "lr": "actor_lr",
-    "tau": "target_tau",
-    "action_noise": "noise",
-    "exploration_noise": "noise",
-    "policy_noise": "target_noise",
-    "noise_clip": "target_noise_clip",
-    "policy_freq": "policy_delay",
-    "ent_coef": "alpha",
-}
-"""Names of settings in other libraries."""
-
-
-class Choices:
-    """The options that were chosen for a run, by name; None means that an option was not chosen."""
-
-    def __init__(self, **given: Any) -> None:  # noqa: ANN401 - they have types of their own
-        known = {*OF_ENVS, *PARTS, *NO_SETTINGS, "population"} - {"env"}
-        self.given = {n: one for n, one in given.items() if n in known and one is not None}
-        for name in self.given.keys() & {"out", "config"}:
-            self.given[name] = _path(name, self.given[name])
-        self.given["report"] = tuple(map(full_name, given.get("report") or ()))
-        use = given.get("use", ())
-        if not isinstance(use, list | tuple):
-            raise ConfigError(
-                f"`use` is {kind_of(use)}; a list of middleware was expected: "
-                f"use=[mw.report(fn, every=50)]."
-            )
-
-    @cached_property
-    def in_file(self) -> SavedOptions:
-        return read_config(self.given["config"]) if "config" in self.given else SavedOptions()
-
-    @cached_property
-    def begun(self) -> SavedOptions:
-        out = self.given.get("out")
-        return run_begun(out) if out and self.given.get("resume") else SavedOptions()
+from ding_lite.settings.config import as_config, default_values
+from ding_lite.settings.rules import check_all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,14 +50,16 @@ class RunPlan:
     vector: VectorEnv[Any, Any, Any] | None = None
     policy_config: Any
     config: TrainConfig
-    sources: Mapping[str, str]
-    """The source of the value of each setting, and of each option in `OF_PRESETS`: `given`, `file`,
-    `run`, `preset`, `space` (chosen for the spaces of an environment without a preset) or
-    `default`."""
+    values: Layers
+    """The values of settings and options by their sources: `given`, `file`, `run`, `preset`,
+    `space` (chosen for the spaces of an environment without a preset), or `default`."""
     use: Sequence[Middleware]
     """The user's middleware, and those that report metrics to functions of the user."""
-    has_preset: bool = True
-    """Whether there is a preset for the environment, or the settings of a resumed run."""
+
+    @property
+    def has_preset(self) -> bool:
+        """Whether there is a preset for the environment, or a resumed run."""
+        return self.values.has("preset") or self.values.has("run")
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -194,7 +123,7 @@ class RunPlan:
         """A sentence about the settings of an environment without a preset; None with one."""
         if self.has_preset or self.recipe.sizes is None:
             return None
-        fitted = ", ".join(name for name, source in self.sources.items() if source == "space")
+        fitted = ", ".join(n for n in self.settings if self.values.source(n) == "space")
         return (
             f"{self.kind} has no preset for {EnvMaker.of(self.options.env)}; "
             + (f"sizes suit its spaces ({fitted}), and " if fitted else "")
@@ -254,39 +183,32 @@ def make_plan(
 
     A resumed run keeps the settings of its start, except for those that are given.
     """
-    maker, vector = maker_of(env, choices), env if isinstance(env, VectorEnv) else None
+    maker, vector = choices.maker(env), env if isinstance(env, VectorEnv) else None
     name = name_of_policy(policy)
     program = name if recipe is None else f"evolve-{name}"
     _check_program(choices.begun, program)
     recipe = find_recipe(policy, maker.spec) if recipe is None else recipe
-    fields = (*dataclasses.fields(recipe.policy_config), *dataclasses.fields(recipe.config))
-    known = [field.name for field in fields if field.name not in NO_SETTINGS]
-    _check_names(name, settings, known)
-    in_file = choices.in_file.values_for(maker)
-    of_file = {k: v for k, v in in_file.items() if k not in OF_FILES}
-    if not of_file.keys() <= set(known):
-        _check_program(choices.in_file, program)
-    _check_names(name, of_file, known)
+    _check_all_names(name, program, settings, choices.in_file, recipe)
 
-    unchosen, parts = _unchosen(recipe, maker, choices.begun.settings), _given_parts(choices.given)
-    fitting = {of: without_unused(layer, parts) for of, layer in unchosen.items()}
-    values, sources = _first_of({"given": settings, "file": in_file, **fitting}, known)
+    values = Layers(
+        given={**settings, **choices.values},
+        file=choices.in_file.values_for(maker),
+        **_unchosen(recipe, maker, choices),
+    )
+    usual: dict[str, Any] = {"seed": 0, "num_envs": NUM_ENVS, "max_env_steps": recipe.max_env_steps}
     if values.get("atari") is True:
         maker = EnvMaker.of(maker, args=ATARI_ARGS, wrappers=[play_atari])
-        values = {"frame_stack": FRAME_STACK, **values}
-    asked = sources.get("eval_every")
-    if asked in _OF_THE_USER and sources.get("eval_share") == "default":
-        values["eval_share"], sources["eval_share"] = None, asked
+        usual["frame_stack"] = FRAME_STACK
+    values = values.but("default", **usual, target=maker.reward_threshold)
+    asked = values.source("eval_every")
+    if asked in ("given", "file", "run") and "eval_share" not in values:
+        values = values.but(asked, eval_share=None)
+    if vector is not None:
+        values = _of_vector(vector, values)
 
-    begun_with = {**choices.begun.settings, **choices.begun.options}
-    usual = {"max_env_steps": recipe.max_env_steps, "target": maker.reward_threshold}
-    layers = {"given": choices.given, "file": in_file, **unchosen, "run": begun_with}
-    layers["default"] = {"seed": 0, "num_envs": NUM_ENVS, **usual}
-    chosen, of_options = _first_of(layers, OF_FILES)
-    options = _options(choices, maker, vector, chosen)
-    for key in OF_PRESETS:
-        is_changed = chosen[key] not in (None, getattr(options, key))  # for a trial or a vector
-        sources[key] = "given" if is_changed else of_options[key]
+    options = _options(choices, maker, values)
+    if options.max_env_steps != values["max_env_steps"]:  # a trial
+        values = values.but("given", max_env_steps=options.max_env_steps)
     config = as_config(recipe.config, _only(values, recipe.config))
     steps = max(1, config.steps_per_update(options.num_envs))  # 0 if a later check refuses it
     every = max(1, config.row_every(options.max_env_steps) // steps)
@@ -298,51 +220,39 @@ def make_plan(
         vector=vector,
         policy_config=as_config(recipe.policy_config, of_policy),
         config=config,
-        sources=sources,
+        values=values,
         use=[*options.use, *(mw.report(_function(name), every=every) for name in options.report)],
-        has_preset=bool(unchosen["run"] or unchosen["preset"]),
     )
 
 
-def _unchosen(
-    recipe: Recipe, maker: EnvMaker, begun_with: Mapping[str, Any]
-) -> dict[str, Mapping[str, Any]]:
-    """Return what counts where nothing is given, by source: at most one of them has values."""
+def _unchosen(recipe: Recipe, maker: EnvMaker, choices: Choices) -> dict[str, Mapping[str, Any]]:
+    """Return what counts where nothing is given, by source: at most one has settings."""
     # Settings that a resumed run has not saved had their defaults, not today's presets.
-    preset = {} if begun_with else recipe.presets.get(maker.name, {})
-    has_others = bool(begun_with or preset)
+    begun = choices.begun
+    preset = {} if begun.settings else recipe.presets.get(maker.name, {})
+    has_others = bool(begun.settings or preset)
     sizes = {} if has_others or recipe.sizes is None else recipe.sizes(maker.spec())
-    return {"run": begun_with, "preset": preset, "space": sizes}
+    layers = {"run": begun.values, "preset": preset, "space": sizes}
+    parts = _given_parts(choices.given)
+    return {source: without_unused(values, parts) for source, values in layers.items()}
 
 
-def _first_of(
-    layers: Mapping[str, Mapping[str, Any]], names: Sequence[str]
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the values of the first layers that have them, and which layers these are."""
-    sources = {n: next((of for of in layers if n in layers[of]), "default") for n in names}
-    values = {n: layers[of][n] for n, of in sources.items() if n in layers.get(of, ())}
-    return values, sources
+def _of_vector(vector: VectorEnv[Any, Any, Any], values: Layers) -> Layers:
+    """Return the values with the number of environments in a vector environment."""
+    asked = values["num_envs"]
+    if values.source("num_envs") in ("given", "file") and asked != vector.num_envs:
+        raise ConfigError(
+            f"`num_envs` is {asked}, and the vector environment has {vector.num_envs}. "
+            f"Leave `num_envs` out, or make the vector environment with {asked}."
+        )
+    return values.but("given", num_envs=vector.num_envs)
 
 
-def _options(
-    choices: Choices,
-    maker: EnvMaker,
-    vector: VectorEnv[Any, Any, Any] | None,
-    chosen: Mapping[str, Any],
-) -> Options:
-    """Return the options of a run, of which `chosen` are those that a file may have."""
-    options = {name: value for name, value in chosen.items() if value is not None}
-    if vector is not None:
-        asked = {**choices.in_file.values, **choices.given}.get("num_envs")
-        if asked not in (None, vector.num_envs):
-            raise ConfigError(
-                f"`num_envs` is {asked}, and the vector environment has {vector.num_envs}. "
-                f"Leave `num_envs` out, or make the vector environment with {asked}."
-            )
-        options["num_envs"] = vector.num_envs
+def _options(choices: Choices, maker: EnvMaker, values: Layers) -> Options:
     own = {n: one for n, one in choices.given.items() if n in (*PARTS, *NO_SETTINGS)}
     own["report"] = own["report"] or choices.begun.report
-    return settled(Options(**{"target": math.inf, **own, **options, "env": as_chosen(maker)}))
+    of_files = {name: values[name] for name in OF_FILES if values.get(name) is not None}
+    return settled(Options(**{"target": math.inf, **own, **of_files, "env": as_chosen(maker)}))
 
 
 def _check_program(saved: SavedOptions, program: str) -> None:
@@ -365,48 +275,31 @@ def _function(place_and_name: str) -> Any:  # noqa: ANN401 - `mw.report` checks 
     return find_member(place, name)
 
 
-def maker_of(env: EnvLike, choices: Choices) -> EnvMaker:
-    """Return the maker of a run's environments, or of further ones like a vector environment's.
-
-    Arguments, wrappers and imports that are not given come from the file of settings, or from the
-    start of the resumed run.
-    """
-    about: dict[str, Any] = {n: choices.given[n] for n in OF_ENVS if choices.given.get(n)}
-    if not isinstance(env, VectorEnv):
-        args = about.pop("env_args", None)
-        return choices.begun.complete(
-            choices.in_file.complete(EnvMaker.of(env, args=args, **about))
-        )
-    if about:
-        raise ConfigError(
-            f"`env_args`, `wrappers` and `imports` are for environments that are yet to be made, "
-            f"and the environment is {kind_of(env)}. Give a function that makes it, "
-            f"arguments and wrappers included: lambda num_envs: gymnasium.make_vec(..., "
-            f"num_envs=num_envs)."
-        )
-    if (maker := maker_again(env)) is None:
-        raise ConfigError(
-            f"The environment is {kind_of(env)}, and a run needs more of them, for its "
-            f"evaluations. Give a function that makes them: "
-            f"lambda num_envs: gymnasium.make_vec(..., num_envs=num_envs)."
-        )
-    return maker
+def _check_all_names(
+    policy: str, program: str, settings: Mapping[str, Any], in_file: SavedOptions, recipe: Recipe
+) -> None:
+    """Refuse names that are no settings, in a call and in a file."""
+    fields = (*dataclasses.fields(recipe.policy_config), *dataclasses.fields(recipe.config))
+    known = [field.name for field in fields if field.name not in NO_SETTINGS]
+    _check_names(policy, settings, known)
+    of_file = [name for name in in_file.values if name not in OF_FILES]
+    if not set(of_file) <= set(known):
+        _check_program(in_file, program)
+    _check_names(policy, of_file, known)
 
 
-def _check_names(policy: str, given: Mapping[str, Any], known: list[str]) -> None:
+def _check_names(policy: str, given: Iterable[str], known: list[str]) -> None:
     faults = []
     for key in map(str, given):
-        if (option := OPTIONS_ELSEWHERE.get(key, key)) in NO_SETTINGS:
+        if (option := elsewhere.OPTIONS.get(key, key)) in NO_SETTINGS:
             faults.append(
                 f'"{option}" is an option and no setting: --{option.replace("_", "-")} on the '
                 f"command line, train(..., {option}=...) in Python"
             )
         elif key not in known:
-            elsewhere = _ELSEWHERE.get(key.lower(), "")
-            if elsewhere not in known:
-                elsewhere = _ELSEWHERE.get(elsewhere, "")  # such as lr, which may be actor_lr
-            meant = f' Did you mean "{elsewhere}"?' if elsewhere in known else ""
-            faults.append(f'Unknown setting "{key}".{meant or did_you_mean(key, known)}')
+            setting = elsewhere.known_setting(key, known)
+            meant = f' Did you mean "{setting}"?' if setting else did_you_mean(key, known)
+            faults.append(f'Unknown setting "{key}".{meant}')
             faults.append(f"The settings of {policy} are: {', '.join(known)}")
     check_all(faults)
 
@@ -416,27 +309,5 @@ def _only(values: Mapping[str, Any], config: type[Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in names}
 
 
-def checked_settings(settings: object) -> Mapping[str, Any]:
-    """Return the argument `settings`; an empty mapping for None."""
-    if settings is None:
-        return {}
-    if not isinstance(settings, Mapping):
-        raise ConfigError(
-            f"`settings` is {kind_of(settings)}; a dict or an EasyDict was expected: "
-            f'settings={{"lr": 1e-3}}.'
-        )
-    return settings
-
-
 def _given_parts(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in PARTS if options.get(name) is not None}
-
-
-def _path(name: str, value: Any) -> Path:  # noqa: ANN401 - whatever is given
-    try:
-        path = Path(os.path.expanduser(value))
-    except TypeError as error:
-        raise ConfigError(f"`{name}` is {value!r}; a path was expected.") from error
-    if fault := path_fault(os.fspath(value)):
-        raise ConfigError(f"`{name}` is {value!r:.120}; {fault}")
-    return path

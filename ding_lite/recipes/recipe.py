@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from ding_lite.recipes.runs.run import verdict_is_short
+from ding_lite.options.run_options import MAX_ENV_STEPS
+from ding_lite.recipes.runs.verdict import verdict_is_short
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
-from ding_lite.settings import (
+from ding_lite.settings.rules import (
     COUNT,
     NATURAL,
     NOT_NEGATIVE,
@@ -168,5 +169,5 @@ class Recipe:
     """Settings and options for an environment, by its id."""
     sizes: Callable[[EnvSpec], Mapping[str, Any]] | None = None
     """Returns settings for the spaces of an environment without a preset."""
-    max_env_steps: int = 100_000
+    max_env_steps: int = MAX_ENV_STEPS
     """The default maximum of env steps."""

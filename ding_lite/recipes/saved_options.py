@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ding_lite.cli.options.arguments import Searched, searched
-from ding_lite.cli.options.run import OF_FILES
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.search import (
     Choice,
@@ -27,6 +25,8 @@ from ding_lite.evolution.search import (
 from ding_lite.io.importing import find_again
 from ding_lite.io.reading import read_file
 from ding_lite.io.signature import is_signed
+from ding_lite.options.run_options import OF_FILES
+from ding_lite.options.words import Searched, searched
 from ding_lite.recipes.runs.directory import (
     code_of,
     read_description,

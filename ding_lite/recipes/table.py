@@ -12,18 +12,11 @@ from ding_lite.errors import ConfigError, did_you_mean, kind_of
 from ding_lite.io.importing import find_member
 from ding_lite.recipes.off_policy import OffPolicyConfig, SequenceConfig
 from ding_lite.recipes.on_policy import OnPolicyConfig, ShortRolloutConfig
-from ding_lite.recipes.presets import (
-    A2C_PRESETS,
-    DDPG_PRESETS,
-    DQN_PRESETS,
-    IMPALA_PRESETS,
-    PPO_PRESETS,
-    R2D2_PRESETS,
-    SAC_PRESETS,
-    TD3_PRESETS,
-    sizes_for_boxes,
-    sizes_for_images,
-)
+from ding_lite.recipes.presets.actor_critic import A2C_PRESETS, IMPALA_PRESETS, PPO_PRESETS
+from ding_lite.recipes.presets.box import DDPG_PRESETS, SAC_PRESETS, TD3_PRESETS
+from ding_lite.recipes.presets.dqn import DQN_PRESETS
+from ding_lite.recipes.presets.r2d2 import R2D2_PRESETS
+from ding_lite.recipes.presets.sizes import sizes_for_boxes, sizes_for_images
 from ding_lite.recipes.recipe import Recipe, SingleConfig
 from ding_lite.rl.policies.a2c import A2C, A2CConfig
 from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from ding_lite import middleware as mw
-from ding_lite.cli.options.run import documented
-from ding_lite.recipes.plan import Choices, RunPlan, checked_settings, make_plan
+from ding_lite.options.derived import documented
+from ding_lite.recipes.choices import Choices, checked_settings
+from ding_lite.recipes.plan import RunPlan, make_plan
 from ding_lite.recipes.recipe import SingleConfig
 from ding_lite.recipes.runs.directory import has_best
 from ding_lite.recipes.runs.run import Run

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ding_lite.errors import CheckpointError
 from ding_lite.rl.batch import BoolArray, FloatArray
-from ding_lite.settings import check_all, whole
+from ding_lite.settings.rules import check_all, whole
 
 
 class Memory:

@@ -30,7 +30,8 @@ from ding_lite.runtime.pipeline import Pipeline, parallel, serial
 from ding_lite.runtime.resources import Resources
 from ding_lite.runtime.saving import load_state, state_of
 from ding_lite.runtime.trace.diagram import Diagram, draw
-from ding_lite.settings import check_all, limit_torch_threads, one_of, whole
+from ding_lite.settings.environment import limit_torch_threads
+from ding_lite.settings.rules import check_all, one_of, whole
 
 logger = logging.getLogger(__name__)
 _RUNS_ON: ContextVar[Router | None] = ContextVar("ding_lite_runs_on", default=None)

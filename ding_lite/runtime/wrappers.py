@@ -27,7 +27,7 @@ from ding_lite.runtime.middleware import (
     shape_of,
 )
 from ding_lite.runtime.trace.timeline import Timeline
-from ding_lite.settings import check_all, whole
+from ding_lite.settings.rules import check_all, whole
 
 
 @dataclass(frozen=True)

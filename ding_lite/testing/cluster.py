@@ -26,7 +26,7 @@ from ding_lite.parallel.transport.in_process import InprocTransport, Network
 from ding_lite.parallel.tree.relay import make_router
 from ding_lite.runtime.messaging.inbox import FINISH
 from ding_lite.runtime.messaging.router import use_router
-from ding_lite.settings import check_all, whole
+from ding_lite.settings.rules import check_all, whole
 from ding_lite.testing.clock import ManualClock
 
 RUN_TIMEOUT_S = 60.0

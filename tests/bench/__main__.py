@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from ding_lite.settings import limit_torch_threads
+from ding_lite.settings.environment import limit_torch_threads
 from tests.bench import history
 from tests.bench.harness import ROOT, Row
 

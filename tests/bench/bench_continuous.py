@@ -12,7 +12,8 @@ from functools import partial
 
 import numpy as np
 
-from ding_lite.recipes.plan import Choices, make_plan
+from ding_lite.recipes.choices import Choices
+from ding_lite.recipes.plan import make_plan
 from ding_lite.rl import Policy, make_envs
 from tests.bench.continuous_peers import TUTORIALS, OwnActor, OwnCritic
 from tests.bench.harness import Row, compare

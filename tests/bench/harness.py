@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Literal
 
-from ding_lite.settings import limit_torch_threads
+from ding_lite.settings.environment import limit_torch_threads
 
 ClockName = Literal["cpu", "wall"]
 Unit = Literal["s", "ms", "us", "ns", "MB", "env steps", "exponent"]

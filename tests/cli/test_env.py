@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from ding_lite.settings import PREFIX, Settings, variables_set
+from ding_lite.settings.environment import PREFIX, Settings, variables_set
 from tests.cli.calls import MODULE, Typed, environment
 from tests.parallel.launch.environment.environs import MPICH, TORCHRUN
 

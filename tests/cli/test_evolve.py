@@ -9,8 +9,8 @@ import pytest
 
 from ding_lite.cli.evolve import search_of
 from ding_lite.cli.main import main
-from ding_lite.cli.options.arguments import searched
 from ding_lite.evolution.search import choice, integer, log_uniform, uniform
+from ding_lite.options.words import searched
 
 QUICK = "--set eval_episodes=1 --set hidden=8, --set warmup=64 --set turn=16 --set eval_every=96"
 

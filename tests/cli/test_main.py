@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite.cli.main import Parser, main, make_parsers
-from ding_lite.cli.options.commands import COMMANDS
+from ding_lite.cli.main import main
+from ding_lite.cli.parsing.commands import COMMANDS
+from ding_lite.cli.parsing.parsers import Parser, make_parsers, parse
 from tests.cli.calls import ROOT, call, environment
 
 PAGE = ROOT / "docs" / "reference" / "command-line.md"
@@ -43,8 +44,6 @@ def test_every_command_and_option_has_a_help_text() -> None:
 
 @pytest.mark.parametrize("parser", parsers(), ids=lambda parser: parser.prog)
 def test_the_example_of_a_parser_can_be_typed(parser: Parser) -> None:
-    from ding_lite.cli.main import parse
-
     words = parser._example.split()
     assert words[0] == "ding-lite"
     assert parse(words[1:]).command in COMMANDS

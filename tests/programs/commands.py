@@ -38,7 +38,7 @@ def fail(node="0"):
 
 
 def misconfigure():
-    from ding_lite.settings import check_all, positive
+    from ding_lite.settings.rules import check_all, positive
 
     check_all(positive(lr=-1.0))
 

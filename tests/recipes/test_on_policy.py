@@ -9,8 +9,9 @@ import pytest
 import ding_lite
 from ding_lite.errors import ConfigError
 from ding_lite.recipes import load_policy
+from ding_lite.recipes.choices import Choices
 from ding_lite.recipes.on_policy import OnPolicyConfig, ShortRolloutConfig
-from ding_lite.recipes.plan import Choices, make_plan
+from ding_lite.recipes.plan import make_plan
 from ding_lite.rl import A2C, IMPALA, PPO
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 

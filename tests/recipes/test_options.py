@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import ding_lite
-from ding_lite.cli.main import make_parsers
-from ding_lite.cli.options.run import RunOptions
+from ding_lite.cli.parsing.parsers import make_parsers
 from ding_lite.errors import ConfigError
+from ding_lite.options.run_options import RunOptions
 from ding_lite.recipes import Options, Run, parse_options
-from ding_lite.recipes.plan import Choices
+from ding_lite.recipes.choices import Choices
 from ding_lite.recipes.runs.loading import find_policy
 from ding_lite.rl.envs.making import EnvMaker
 

@@ -17,16 +17,17 @@ import ding_lite
 from ding_lite.errors import ConfigError
 from ding_lite.io import memory
 from ding_lite.middleware.checkpoints.description import describe
+from ding_lite.recipes.choices import Choices
 from ding_lite.recipes.evolve import plan_evolution
 from ding_lite.recipes.off_policy import OffPolicyConfig
-from ding_lite.recipes.plan import Choices, RunPlan, make_plan
-from ding_lite.recipes.presets import DQN_PRESETS
+from ding_lite.recipes.plan import RunPlan, make_plan
+from ding_lite.recipes.presets.dqn import DQN_PRESETS
 from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.table import RECIPES
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQNConfig
-from ding_lite.settings import as_config
+from ding_lite.settings.config import as_config
 
 
 def plan(env: str = "CartPole-v1", settings: Any = None, **choices: Any) -> RunPlan:
@@ -39,7 +40,7 @@ def test_an_environment_without_a_preset_has_the_defaults() -> None:
     assert found.config == OffPolicyConfig()
     assert (found.options.num_envs, found.options.seed) == (8, 0)
     assert (found.options.max_env_steps, found.options.target) == (100_000, 0.7)
-    assert set(found.sources.values()) == {"default"}
+    assert set(map(found.values.source, [*found.values, *found.settings])) == {"default"}
     assert found.note is not None
     assert found.note == (
         "DQN has no preset for FrozenLake-v1; all settings have their defaults, which `--settings` "
@@ -58,12 +59,12 @@ def test_a_preset_wins_over_defaults_and_yields_to_given_values() -> None:
     assert found.policy_config.lr == preset["lr"] != DQNConfig().lr
     assert found.options.max_env_steps == preset["max_env_steps"]
     assert found.settings["capacity"] == 77
-    assert (found.sources["lr"], found.sources["capacity"]) == ("preset", "given")
-    assert found.sources["gamma"] == "default"
+    assert (found.values.source("lr"), found.values.source("capacity")) == ("preset", "given")
+    assert found.values.source("gamma") == "default"
     options = ("num_envs", "max_env_steps", "target")
-    assert [found.sources[name] for name in options] == ["default", "preset", "default"]
+    assert [found.values.source(name) for name in options] == ["default", "preset", "default"]
     trial = plan(smoke=True, num_envs=4)
-    assert [trial.sources[name] for name in options] == ["given", "given", "default"]
+    assert [trial.values.source(name) for name in options] == ["given", "given", "default"]
     assert found.note is None
 
 
@@ -95,7 +96,7 @@ def test_robots_without_a_preset_get_the_sizes_of_robots(name: str) -> None:
     found = make_plan(name, Robot, {"warmup": 7}, Choices())
     assert found.settings["hidden"] == (256, 256)
     assert (found.settings["capacity"], found.settings["warmup"]) == (1_000_000, 7)
-    assert (found.sources["capacity"], found.sources["gamma"]) == ("space", "default")
+    assert (found.values.source("capacity"), found.values.source("gamma")) == ("space", "default")
     assert found.note is not None
     assert "no preset for Robot; sizes suit its spaces (" in found.note
     small = make_plan(name, "Pendulum-v1", {}, Choices()).settings
@@ -112,7 +113,7 @@ def test_the_replay_of_images_fits_into_memory_and_networks_for_them_are_not_mut
 ) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda: 3 * 10**9)
     found = make_plan(name, EpisodeRecorder, {}, Choices())
-    assert (found.settings["hidden"], found.sources["capacity"]) == ((256, 256), "space")
+    assert (found.settings["hidden"], found.values.source("capacity")) == ((256, 256), "space")
     assert 10_000 < found.settings["capacity"] < 100_000
     with make_envs(EpisodeRecorder, 1) as envs:
         found.config.check_sizes(envs, found.make_policy(envs.spec))
@@ -253,9 +254,9 @@ def test_a_resumed_run_keeps_its_settings_unless_others_are_given(tmp_path: Path
     assert (found.options.num_envs, found.options.seed, found.policy_config.seed) == (4, 5, 5)
     assert (found.options.max_env_steps, found.options.target) == (123, 9.0)
     assert found.options.smoke is False
-    assert found.sources["lr"] == "run"
+    assert found.values.source("lr") == "run"
     found = plan(settings={"lr": 0.5}, out=out, resume=True, max_env_steps=500, seed=6)
-    assert (found.policy_config.lr, found.sources["lr"]) == (0.5, "given")
+    assert (found.policy_config.lr, found.values.source("lr")) == (0.5, "given")
     assert (found.options.max_env_steps, found.options.seed) == (500, 6)
     assert plan(out=out).options.seed == 0
 
@@ -263,7 +264,7 @@ def test_a_resumed_run_keeps_its_settings_unless_others_are_given(tmp_path: Path
 def test_a_setting_that_the_resumed_run_did_not_know_has_its_default(tmp_path: Path) -> None:
     assert plan().policy_config.lr != DQNConfig().lr  # that of the preset
     found = plan(out=begun(tmp_path), resume=True)
-    assert (found.policy_config.lr, found.sources["lr"]) == (DQNConfig().lr, "default")
+    assert (found.policy_config.lr, found.values.source("lr")) == (DQNConfig().lr, "default")
 
 
 def test_an_option_that_the_resumed_run_did_not_save_has_its_default(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from gymnasium.envs.classic_control import CartPoleEnv
 import ding_lite
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.search import Search, choice, log_uniform
+from ding_lite.recipes.choices import Choices
 from ding_lite.recipes.evolve import plan_evolution
-from ding_lite.recipes.plan import Choices, RunPlan, make_plan
+from ding_lite.recipes.plan import RunPlan, make_plan
 from ding_lite.recipes.runs.loading import load_policy
 from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.saved_options import read_config

@@ -17,7 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ding_lite.recipes.plan import Choices, make_plan
+from ding_lite.recipes.choices import Choices
+from ding_lite.recipes.plan import make_plan
 from tests.bench.harness import ROOT
 from tests.bench.history import commit_here, describe_here
 from tests.peers.environments import python_of

@@ -17,11 +17,11 @@ from typing import Literal, TypeAlias
 
 from packaging.requirements import Requirement
 
-from ding_lite.cli.exit_codes import DONE, FAILED
-from ding_lite.cli.options.arguments import PROTOCOLS
+from ding_lite.cli.parsing.arguments import PROTOCOLS
 from ding_lite.errors import ConfigError, pip_line
+from ding_lite.exit_codes import DONE, FAILED
 from ding_lite.io.memory import available_bytes
-from ding_lite.settings import PREFIX, Settings, process_environ
+from ding_lite.settings.environment import PREFIX, Settings, process_environ
 
 Level: TypeAlias = Literal["ok", "-", "warn", "fail"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from ding_lite.cli.options.arguments import PROTOCOLS
+from ding_lite.cli.parsing.arguments import PROTOCOLS
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.parallel.launch.launch import Parallel
 from ding_lite.parallel.router.group import World

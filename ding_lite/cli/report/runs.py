@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ding_lite.cli.options.arguments import SORTED_BY
+from ding_lite.cli.parsing.arguments import SORTED_BY
 from ding_lite.cli.report.records import Record
 from ding_lite.cli.tables import print_table
 from ding_lite.errors import ConfigError, printable

@@ -14,7 +14,7 @@ from ding_lite.errors import ConfigError, MissingExtraError, PeerLost, pip_line
 from ding_lite.parallel.launch.environment.base import number
 from ding_lite.parallel.network.address import LOOPBACK
 from ding_lite.parallel.network.interfaces import interface_beyond
-from ding_lite.settings import process_environ, suggest_environ
+from ding_lite.settings.environment import process_environ, suggest_environ
 
 
 def find_accelerator(given: Any, timeout: float) -> Any:  # noqa: ANN401 - it comes without types

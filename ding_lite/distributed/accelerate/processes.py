@@ -27,7 +27,7 @@ from ding_lite.parallel.router.group import COLLECTIVE_TIMEOUT_S, leave_groups_a
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.seeding import spawn_seeds
-from ding_lite.settings import check_all, positive
+from ding_lite.settings.rules import check_all, positive
 
 MAX_BROADCAST_BYTES = 1 << 30
 """The most bytes of a broadcast; a larger size in a header is refused."""

@@ -16,7 +16,7 @@ from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.naming import name_of
 from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.settings import default_values
+from ding_lite.settings.config import default_values
 
 PARTS, POLICY = "parts", "policy"
 

@@ -17,7 +17,7 @@ from ding_lite.runtime.messaging.labels import check_patterns
 from ding_lite.runtime.messaging.router import Router, current_router, is_alone
 from ding_lite.runtime.messaging.streams import Item
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.settings import at_least as at_least_fault, check_all, whole
+from ding_lite.settings.rules import at_least as at_least_fault, check_all, whole
 
 WAIT_S = 60.0
 """Seconds that `send` and `receive` wait by default."""

@@ -10,7 +10,7 @@ from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.settings import check_all, whole
+from ding_lite.settings.rules import check_all, whole
 
 
 def pull_weights(policy: Policy, server: GradientServer, *, every: int = 1) -> Middleware:

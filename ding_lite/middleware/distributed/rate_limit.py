@@ -12,7 +12,7 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import current_router, is_alone
 from ding_lite.runtime.messaging.subscription import Subscription
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.settings import at_least, check_all, positive
+from ding_lite.settings.rules import at_least, check_all, positive
 
 WAIT_S = 60.0
 """Seconds that `rate_limit` waits by default for a learner."""

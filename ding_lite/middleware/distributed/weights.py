@@ -13,7 +13,7 @@ from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import Router, current_router, is_alone
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.settings import at_least, check_all, whole
+from ding_lite.settings.rules import at_least, check_all, whole
 
 SERVER = "ding_lite.policy"
 """The name of the model server of the weights."""

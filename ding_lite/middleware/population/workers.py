@@ -12,7 +12,7 @@ from ding_lite.middleware.population.evaluate import EvaluatePopulation
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.settings import at_least, check_all
+from ding_lite.settings.rules import at_least, check_all
 
 
 def take_members(population: Population, server: PopulationServer) -> Middleware:

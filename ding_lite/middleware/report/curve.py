@@ -31,7 +31,7 @@ from ding_lite.middleware.report.style import (
 from ding_lite.middleware.report.throughput import STAGE_SECONDS
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.settings import check_all, positive
+from ding_lite.settings.rules import check_all, positive
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ from ding_lite.middleware.env_step_budget import spent
 from ding_lite.middleware.report.log import as_text, terminal
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.settings import at_least, check_all
+from ding_lite.settings.rules import at_least, check_all
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

@@ -55,14 +55,8 @@ from ding_lite.runtime.messaging.router import (
     current_router,
     use_router_in_process,
 )
-from ding_lite.settings import (
-    Settings,
-    check_all,
-    limit_torch_threads,
-    one_of,
-    process_environ,
-    whole,
-)
+from ding_lite.settings.environment import Settings, limit_torch_threads, process_environ
+from ding_lite.settings.rules import check_all, one_of, whole
 
 ENGINES = ("local", "ray")
 _BYTES_OF_A_NODE = 16 << 20

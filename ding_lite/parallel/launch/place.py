@@ -17,7 +17,8 @@ from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import LOOPBACK, Address, is_loopback
 from ding_lite.parallel.network.topology import HUB, Growth, NodeSpec, listeners, neighbours
 from ding_lite.runtime.messaging.labels import node_labels
-from ding_lite.settings import Settings, check_all, whole
+from ding_lite.settings.environment import Settings
+from ding_lite.settings.rules import check_all, whole
 
 ALL_INTERFACES = ("0.0.0.0", "::")
 """Wildcard hosts: every interface of a machine, in IPv4 and IPv6."""

@@ -28,15 +28,8 @@ from ding_lite.parallel.network.topology import (
     neighbours,
 )
 from ding_lite.runtime.messaging.labels import check_labels, count_roles, node_labels
-from ding_lite.settings import (
-    Settings,
-    check_all,
-    inside,
-    kind_of_topology,
-    one_of,
-    positive,
-    whole,
-)
+from ding_lite.settings.environment import Settings, kind_of_topology
+from ding_lite.settings.rules import check_all, inside, one_of, positive, whole
 
 logger = logging.getLogger(__name__)
 

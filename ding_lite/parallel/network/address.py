@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from ding_lite.errors import ConfigError
-from ding_lite.settings import check_all, inside
+from ding_lite.settings.rules import check_all, inside
 
 Scheme = Literal["ipc", "tcp", "inproc"]
 SCHEMES: tuple[str, ...] = get_args(Scheme)

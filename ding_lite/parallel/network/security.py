@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ding_lite.errors import ConfigError
 from ding_lite.parallel.network.address import Address, check_listening, is_loopback, look_up
-from ding_lite.settings import state_home
+from ding_lite.settings.environment import state_home
 
 SECRET_BYTES = 32
 _COMMENT = "# A key of ding_lite, version 1. All that can read this file can join your jobs.\n"

@@ -17,7 +17,8 @@ from typing import TypeAlias
 
 from ding_lite.errors import ConfigError
 from ding_lite.io.memory import check_fits
-from ding_lite.settings import check_all, kind_of_topology, one_of
+from ding_lite.settings.environment import kind_of_topology
+from ding_lite.settings.rules import check_all, one_of
 
 TOPOLOGIES = ("star", "mesh", "tree", "alone")
 HUB = 0

@@ -29,7 +29,8 @@ from ding_lite.parallel.network.interfaces import interface_beyond, interface_to
 from ding_lite.runtime.messaging.collectives import COLLECTIVE
 from ding_lite.runtime.messaging.labels import check_patterns, matches
 from ding_lite.runtime.messaging.router import Router, current_router
-from ding_lite.settings import check_all, positive, suggest_environ, whole
+from ding_lite.settings.environment import suggest_environ
+from ding_lite.settings.rules import check_all, positive, whole
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -34,7 +34,7 @@ from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.supervise.tracebacks import format_error
 from ding_lite.runtime.messaging.labels import describe_node
 from ding_lite.runtime.messaging.router import use_router_in_process
-from ding_lite.settings import limit_torch_threads
+from ding_lite.settings.environment import limit_torch_threads
 
 if TYPE_CHECKING:  # the fork server needs no transport
     from ding_lite.parallel.router.node_router import NodeRouter

@@ -29,7 +29,7 @@ from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer
-from ding_lite.settings import as_config
+from ding_lite.settings.config import as_config
 
 
 def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ding_lite.cli.exit_codes import FAILED, INTERRUPTED, WRONG_USAGE
-from ding_lite.errors import CheckpointError, ConfigError, MissingExtraError, SaveError
+from ding_lite.exit_codes import INTERRUPTED, SLIPS, exit_code_of
 from ding_lite.log import write_to_stderr
 
 
@@ -17,8 +16,8 @@ def run_program(main: Callable[[], object]) -> None:
     """
     try:
         main()
-    except (CheckpointError, ConfigError, MissingExtraError) as error:
+    except SLIPS as error:
         write_to_stderr(f"error: {error}\n")
-        raise SystemExit(FAILED if isinstance(error, SaveError) else WRONG_USAGE) from None
+        raise SystemExit(exit_code_of(error)) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
-import platform
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
-import numpy as np
-
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError, NodeFailed
 from ding_lite.io.files import naming
-from ding_lite.io.importing import refuse_while_importing, without_folders
-from ding_lite.io.signature import sign
+from ding_lite.io.importing import refuse_while_importing
 from ding_lite.log import write_to_stderr
 from ding_lite.middleware.checkpoints.resume import resume
 from ding_lite.middleware.env_step_budget import spent
@@ -28,30 +22,19 @@ from ding_lite.parallel.launch.environment.detect import node_of_process
 from ding_lite.recipes.options import Options
 from ding_lite.recipes.runs import directory as files
 from ding_lite.recipes.runs.criterion import EPISODES_PER_COLLECTOR
-from ding_lite.recipes.runs.results import last_row, reaches
+from ding_lite.recipes.runs.description import changed_versions, check_same, describe_run, plain
+from ding_lite.recipes.runs.results import last_row
 from ding_lite.recipes.runs.stages import Recorder, StageSeconds, seconds_by_stage
-from ding_lite.rl.envs.making import EnvMaker
-from ding_lite.rl.envs.vector import make_envs
-from ding_lite.rl.evaluation import Played, play
+from ding_lite.recipes.runs.verdict import JUDGED_EPISODES, explain_verdict, is_solved, play_verdict
+from ding_lite.rl.evaluation import Played
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.task import Task
-from ding_lite.settings import Settings, default_values, process_environ
-from ding_lite.version import __version__
+from ding_lite.settings.config import default_values
+from ding_lite.settings.environment import Settings, process_environ
 
 ResultT = TypeVar("ResultT")
-JUDGED_EPISODES = 20
-_ALWAYS, _AT_LEAST = 10_000, 1_000
-"""Env steps that a verdict may always take: for 20 episodes if they suffice, and for one."""
-_JUDGE_SEED = 1_000_003
 _WORTH_DRAWING_S = 0.5
 """The least seconds of a verdict for which the curve is drawn again to show its share."""
-_WORTH_NAMING_S = 2.0
-"""The least seconds of a verdict of which a line says why it took more than a tenth of the run."""
-_SAVED = ("seed", "max_env_steps", "target", "smoke", "nodes")
-_SAVED_WHERE_UNUSUAL = ("criterion", "population", "num_envs", "report")
-"""Options in the description of a run if they are not defaults and not among its settings."""
-_MAY_CHANGE = {"max_env_steps", "target", "smoke", "device", "compile", "report"}
-"""Options that a resumed run may change, as they do not affect learning."""
 
 
 class Run:
@@ -111,7 +94,7 @@ class Run:
         self.stages: StageSeconds | None = None
         self._config = config
         own = default_values(type(config)) if dataclasses.is_dataclass(config) else {}
-        self._defaults = json.loads(json.dumps({**own, **defaults}, default=_plain))
+        self._defaults = plain({**own, **defaults})
         self._clock = clock
         self._started = clock.now()
         self._lock: files.Lock | None = None
@@ -249,13 +232,13 @@ class Run:
         if confirmed is not None and confirmed.episodes >= JUDGED_EPISODES:
             verdict, env_steps = confirmed, confirmed.env_steps
         else:
-            verdict, env_steps = self._play_verdict(policy, last, eval_share)
+            verdict, env_steps = play_verdict(policy, self.options, last, eval_share)
 
         result = {
             "example": self.example,
             "env": str(self.options.env),
             "seed": self.options.seed,
-            "solved": self._is_solved(verdict, last),
+            "solved": is_solved(verdict, self.options, last),
             "env_steps": None if last.get("env_step") is None else spent(last),
             "episodes": None if "episodes" not in last else int(last["episodes"]),
             "train_iter": last.get("train_iter"),
@@ -302,28 +285,7 @@ class Run:
 
     def explain(self, result: Mapping[str, Any], *, try_next: str = "") -> None:
         """Describe the result and the files of the run, on standard error."""
-        evaluated = ""
-        if "population" in result:  # its env steps contain those of evaluations
-            evaluated = f" ({result['eval_env_steps']:,} of them in evaluations)"
-        lines = [
-            f"\n{_verdict(result['solved'], str(self.options.env))}: a mean return of "
-            f"{result['eval_return']:z.1f} in {result['eval_episodes']} greedy "
-            f"episode{'s' * (result['eval_episodes'] != 1)}{self._goal()} after "
-            f"{result['env_steps'] or 0:,} env steps{evaluated}, {result['wall_s']:.1f} s."
-        ]
-        if "seconds" in result:
-            stages = ", ".join(f"{stage} {s:.1f} s" for stage, s in result["seconds"].items())
-            lines.append(f"  time         {stages}")
-            seconds = result["seconds"]["verdict"]
-            if seconds >= _WORTH_NAMING_S and seconds > 0.1 * (result["wall_s"] + seconds):
-                lines.append(
-                    f"  verdict      took {result['verdict_env_steps']:,} env steps and "
-                    f"{seconds:.1f} s, more than a tenth of this run: it has {JUDGED_EPISODES} "
-                    f"episodes if they are short or reach the target, else at least one"
-                )
-        played = result.get(EPISODES_PER_COLLECTOR)
-        if played is not None:
-            lines.append(f"A collector met the criterion after {played:,} of its own episodes.")
+        lines = explain_verdict(result, self.goal)
         kinds = {
             "curve": self.curve,
             "metrics": self.metrics,
@@ -348,50 +310,12 @@ class Run:
             last |= {name: max(s, last.get(name, 0.0)) for name, s in own.items()}
         return last, max(wall_s, last.get("wall_s", 0.0))
 
-    def _play_verdict(
-        self, policy: Policy, last: Mapping[str, Any], eval_share: float | None
-    ) -> tuple[Played, int]:
-        """Play as many episodes as there is room for; return them, and all env steps played."""
-        verdict = self._play(policy, *self._room(last, eval_share))
-        if not 0 < verdict.episodes < JUDGED_EPISODES or not self._reaches(verdict):
-            return verdict, verdict.env_steps
-        longer = self._play(policy, JUDGED_EPISODES)
-        return longer, verdict.env_steps + longer.env_steps
-
-    def _is_solved(self, verdict: Played, last: Mapping[str, Any]) -> bool | None:
-        if self.options.criterion == "seed":
-            return last.get(EPISODES_PER_COLLECTOR) is not None
-        if self.goal is None:
-            return None
-        return self._reaches(verdict) and verdict.episodes >= JUDGED_EPISODES
-
     def _draw_verdict(self, seconds: float, wall_s: float) -> None:
         """Draw the curve again with the share of the verdict, if that is worth it."""
         curve = None if self.stages is None else self.stages.curve
         share = round(100 * seconds / (wall_s + seconds))
         if curve is not None and seconds >= _WORTH_DRAWING_S and share > 0:
             curve.add_stage("verdict", seconds)
-
-    def _room(self, last: Mapping[str, Any], share: float | None) -> tuple[int, int | None]:
-        """Return the limits of a verdict in episodes and in env steps; None for no limit."""
-        if share is None or reaches(last, self.goal):
-            return JUDGED_EPISODES, None
-        left = int(share * last.get("env_step", 0) - (last.get("eval_env_steps") or 0))
-        limit = EnvMaker.of(self.options.env).spec().max_episode_steps
-        length = min(2 * (last.get("episode_length") or math.inf), limit or math.inf)
-        if verdict_is_short(limit):
-            return JUDGED_EPISODES, max(left, _ALWAYS)
-        return int(min(max(left / length, 1), JUDGED_EPISODES)), max(left, _AT_LEAST)
-
-    def _reaches(self, played: Played) -> bool:
-        return played.mean_return >= self.options.target
-
-    def _play(self, policy: Policy, episodes: int, most: int | None = None) -> Played:
-        seed = self.options.seed + _JUDGE_SEED
-        with make_envs(
-            self.options.env, episodes, seed=seed, frame_stack=policy.spec.frame_stack
-        ) as envs:
-            return play(policy, envs, max_env_steps=most)
 
     def _take_directory(self) -> None:
         saved = files.saved_description(self.shown)
@@ -401,59 +325,21 @@ class Run:
                 f"Python `resume=True`), choose another directory (`--out`, `out=`) or give none, "
                 f"or delete that run."
             )
-        described = json.loads(json.dumps(self._describe(), default=_plain))
-        if code := files.code_of(described["options"]):
-            described["signature"] = sign(code)
+        described = describe_run(self.example, self.options, self._config)
         if saved is not None:
             last_row(self.metrics)  # the verdict needs it: raise now if the file is damaged
-            _check_same(self.shown, saved, described, self._defaults)
-            self._report_versions(saved, described)
+            check_same(self.shown, saved, described, self._defaults)
+            if changed := changed_versions(saved, described):
+                self.tell(
+                    f"The run in {self.shown} goes on with {changed}: what it learns may not be "
+                    f"the same to the last bit."
+                )
             described["command"] = saved.get("command")
         if self.options.resume and not files.has_checkpoint(self.directory):
             if saved is not None:  # else the directory may be one of the user's
                 files.begin_anew(self.directory)
             self.tell(f"There is no checkpoint in {self.shown} yet; the run begins.")
         files.describe(self.shown, described)
-
-    def _describe(self) -> dict[str, Any]:
-        config = self._config
-        if dataclasses.is_dataclass(config) and not isinstance(config, type):
-            config = dataclasses.asdict(config)
-        known = config if isinstance(config, Mapping) else {}
-        chosen, usual = vars(self.options), default_values(Options)
-        unusual = [n for n in _SAVED_WHERE_UNUSUAL if chosen[n] != usual[n] and n not in known]
-        options = {name: chosen[name] for name in (*_SAVED, *unusual)}
-        options |= {"target": self.goal, **self.options.env_description}
-        report = options.get("report")
-        packages = ("torch", "numpy", "gymnasium")
-        return {
-            "example": self.example,
-            "options": options,
-            **({"report_signature": sign({"report": list(report)})} if report else {}),
-            "config": config,
-            "command": _command(sys.orig_argv),
-            "versions": {
-                "python": platform.python_version(),
-                "ding_lite": __version__,
-                **{package: version(package) for package in packages},
-            },
-        }
-
-    def _goal(self) -> str:
-        return "" if self.goal is None else f" (target {self.goal:g})"
-
-    def _report_versions(self, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        before, after = then.get("versions") or {}, now["versions"]
-        facts = [
-            f"{name} {after[name]} instead of {before.get(name)}"
-            for name in after
-            if before.get(name) != after[name]
-        ]
-        if facts:
-            self.tell(
-                f"The run in {self.shown} goes on with {', '.join(facts)}: what it learns may "
-                f"not be the same to the last bit."
-            )
 
     def tell(self, text: str) -> None:
         """Write a line to standard error, unless the run is quiet."""
@@ -464,74 +350,3 @@ class Run:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-
-
-def _command(words: Sequence[str]) -> list[str] | None:
-    """Return the command line, if it was `ding-lite` or a program; None in a notebook, say.
-
-    Example:
-        >>> _command(["/usr/bin/python3", "-m", "ding_lite", "train", "dqn", "CartPole-v1"])
-        ['ding-lite', 'train', 'dqn', 'CartPole-v1']
-        >>> _command(["python", "examples/dqn_cartpole.py", "--seed", "1"])
-        ['python', 'examples/dqn_cartpole.py', '--seed', '1']
-    """
-    if words[1:3] == ["-m", "ding_lite"]:
-        return ["ding-lite", *words[3:]]
-    program = Path(words[1] if len(words) > 1 else "")
-    if program.name == "ding-lite":
-        return ["ding-lite", *words[2:]]
-    return ["python", *words[1:]] if program.suffix == ".py" else None
-
-
-def verdict_is_short(max_episode_steps: int | None) -> bool:
-    """Return whether 20 episodes with this time limit are played regardless of the share."""
-    return max_episode_steps is not None and JUDGED_EPISODES * max_episode_steps <= _ALWAYS
-
-
-def _check_same(
-    directory: Path,
-    then: Mapping[str, Any],
-    now: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-) -> None:
-    """Refuse to resume a run with other options or settings than at its start.
-
-    A setting that the run has not saved, because its version did not have it, counts as the
-    default.
-    """
-    if then.get("example") != now["example"]:
-        raise ConfigError(
-            f"The run in {directory} is one of `{then.get('example')}`, and this program is "
-            f"`{now['example']}`. Resume it with the program that has begun it."
-        )
-    facts = []
-    for section in ("options", "config"):
-        before, after = {**defaults, **(then.get(section) or {})}, now[section] or {}
-        before = {name: before[name] for name in before if name in after or name not in defaults}
-        facts += [
-            f"`{name}` is {after.get(name)!r}, and was {before.get(name)!r}"
-            for name in {**before, **after}
-            if name not in _MAY_CHANGE
-            and without_folders(before.get(name)) != without_folders(after.get(name))
-        ]
-    if facts:
-        raise ConfigError(
-            f"The run in {directory} was begun in another way: "
-            f"{'; '.join(dict.fromkeys(facts))}. Resume it as "
-            f"it was begun, or begin another run in another directory."
-        )
-
-
-def _plain(value: object) -> object:
-    """Convert a setting for JSON: a dataclass to a dict for `as_config`, other types to text."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    return str(value)
-
-
-def _verdict(solved: bool | None, env: str) -> str:
-    if solved is None:
-        return f"Trained on {env}"
-    return f"Solved {env}" if solved else f"Did not solve {env}"

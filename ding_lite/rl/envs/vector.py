@@ -43,7 +43,7 @@ from ding_lite.rl.reward_norm import RewardNorm
 from ding_lite.rl.seeding import rng_state, set_rng_state, spawn_seeds
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.wrong_calls import Elsewhere
-from ding_lite.settings import check_all, finite, one_of, positive, whole
+from ding_lite.settings.rules import check_all, finite, one_of, positive, whole
 
 logger = logging.getLogger(__name__)
 register_catch()

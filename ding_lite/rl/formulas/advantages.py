@@ -19,7 +19,7 @@ from ding_lite.errors import ShapeError, kind_of
 from ding_lite.rl.batch import BOOLS, BoolArray, FloatArray
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, floats, namespace, zeros_like
-from ding_lite.settings import at_least, check_all, inside, positive
+from ding_lite.settings.rules import at_least, check_all, inside, positive
 
 _HIGHEST_LOG = 80.0
 """The exponential of this is near the largest float32 number."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ding_lite.rl.batch import BoolArray, FloatArray
 from ding_lite.rl.formulas.schedules import Schedule
-from ding_lite.settings import at_least, check_all, inside, positive
+from ding_lite.settings.rules import at_least, check_all, inside, positive
 
 
 class Ranked(Protocol):

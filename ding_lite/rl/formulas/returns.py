@@ -14,7 +14,7 @@ import numpy as np
 from ding_lite.errors import ConfigError, ShapeError, kind_of
 from ding_lite.rl.batch import Array, NumpyArray, Step, Transitions
 from ding_lite.rl.host_or_device import namespace
-from ding_lite.settings import check_all, inside, whole
+from ding_lite.settings.rules import check_all, inside, whole
 
 ValuesT = TypeVar("ValuesT", bound=Array)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal, Protocol
 
-from ding_lite.settings import check_all, one_of, positive
+from ding_lite.settings.rules import check_all, one_of, positive
 
 
 class Schedule(Protocol):

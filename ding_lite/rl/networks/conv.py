@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ding_lite.errors import ConfigError
-from ding_lite.settings import check_all, whole
+from ding_lite.settings.rules import check_all, whole
 
 TorsoName: TypeAlias = Literal["auto", "mlp", "nature", "small"]
 

@@ -24,7 +24,8 @@ from ding_lite.rl.updates.rollouts import (
     unseen_values,
     with_gae,
 )
-from ding_lite.settings import SHARE, setting, suggests
+from ding_lite.settings.config import suggests
+from ding_lite.settings.rules import SHARE, setting
 
 
 @suggests

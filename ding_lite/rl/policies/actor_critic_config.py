@@ -39,14 +39,7 @@ from ding_lite.rl.recorded.actor_critic import log_std_name, make_own_actor_crit
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.flat_module import MakeModule
-from ding_lite.settings import (
-    COUNT,
-    NOT_NEGATIVE,
-    choice,
-    finite,
-    inside,
-    setting,
-)
+from ding_lite.settings.rules import COUNT, NOT_NEGATIVE, choice, finite, inside, setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,12 +17,12 @@ from ding_lite.rl.host_or_device import CPU
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.conv import AnyTorso, Conv, TorsoName, convolutions
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.settings import (
+from ding_lite.settings.config import as_config
+from ding_lite.settings.rules import (
     COUNT,
     NATURAL,
     SHARE,
     STEP_SIZE,
-    as_config,
     check_settings,
     choice,
     positive,

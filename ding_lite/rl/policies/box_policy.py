@@ -57,7 +57,7 @@ from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat import FlatWeights, SavedNetwork
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer, Optimizer, make_optimizer
-from ding_lite.settings import COUNT, SHARE, STEP_SIZE, positive, setting
+from ding_lite.settings.rules import COUNT, SHARE, STEP_SIZE, positive, setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,8 @@ from ding_lite.rl.host_or_device import AnyArray, as_tensor, computable, namespa
 from ding_lite.rl.networks.box_actors import DeterministicActor
 from ding_lite.rl.networks.box_networks import BoxForm, Networks
 from ding_lite.rl.policies.box_policy import BoxPolicy, BoxPolicyConfig, DrawNoise
-from ding_lite.settings import NOT_NEGATIVE, finite, setting, suggests
+from ding_lite.settings.config import suggests
+from ding_lite.settings.rules import NOT_NEGATIVE, finite, setting
 
 
 @suggests

@@ -44,7 +44,8 @@ from ding_lite.rl.weights.compiled import Compile, Inputs, Outputs
 from ding_lite.rl.weights.flat import FlatWeights, clip_norm
 from ding_lite.rl.weights.flat_module import MakeModule, made_module
 from ding_lite.rl.weights.optimizers import MakeOptimizer
-from ding_lite.settings import COUNT, choice, setting, suggests
+from ding_lite.settings.config import suggests
+from ding_lite.settings.rules import COUNT, choice, setting
 
 _COLUMNS = ("action", "reward", "terminated", "num_steps", "weight")
 """The columns of a batch, besides observations, that an update reads; only prioritized batches have

@@ -31,7 +31,8 @@ from ding_lite.rl.updates.rollouts import (
     unroll_of,
     unseen_values,
 )
-from ding_lite.settings import COUNT, at_least, check_all, positive, setting, suggests
+from ding_lite.settings.config import suggests
+from ding_lite.settings.rules import COUNT, at_least, check_all, positive, setting
 
 
 @suggests

@@ -44,7 +44,7 @@ from ding_lite.rl.weights.flat import SavedNetwork, clip_norm
 from ding_lite.rl.weights.flat_module import FlatModule, copied
 from ding_lite.rl.weights.optimizers import Optimizer, TorchOptimizer, make_optimizer, takes_lr
 from ding_lite.rl.wrong_calls import ELSEWHERE, Elsewhere, explained
-from ding_lite.settings import default_values
+from ding_lite.settings.config import default_values
 
 _OF_NETWORKS = (
     *("hidden", "torso", "convs", "activation", "image_activation"),

@@ -23,7 +23,8 @@ from ding_lite.rl.recorded.actor_critic import Unroll
 from ding_lite.rl.replay.rollouts import Minibatch
 from ding_lite.rl.updates.rollouts import Descend, ForwardResult, Updates, values_of, with_gae
 from ding_lite.rl.weights.compiled import CapturedUpdate, Inputs, Outputs
-from ding_lite.settings import COUNT, SHARE, positive, setting, suggests
+from ding_lite.settings.config import suggests
+from ding_lite.settings.rules import COUNT, SHARE, positive, setting
 
 _COLUMNS = ("obs", "action", "log_prob_B", "advantage_B", "target_B")
 """The columns of a minibatch that an update reads, besides its sequences."""

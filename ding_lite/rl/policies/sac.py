@@ -21,7 +21,8 @@ from ding_lite.rl.host_or_device import AnyArray, as_tensor, computable, floats,
 from ding_lite.rl.networks.box_actors import SquashedGaussianActor
 from ding_lite.rl.networks.box_networks import BoxForm, Networks
 from ding_lite.rl.policies.box_policy import BoxPolicy, BoxPolicyConfig, DrawNoise
-from ding_lite.settings import finite, positive, setting, suggests
+from ding_lite.settings.config import suggests
+from ding_lite.settings.rules import finite, positive, setting
 
 
 @suggests

@@ -15,7 +15,8 @@ from ding_lite.rl.batch import FloatArray
 from ding_lite.rl.networks.box_actors import DeterministicActor
 from ding_lite.rl.networks.box_networks import BoxForm
 from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
-from ding_lite.settings import COUNT, NOT_NEGATIVE, finite, setting, suggests
+from ding_lite.settings.config import suggests
+from ding_lite.settings.rules import COUNT, NOT_NEGATIVE, finite, setting
 
 
 @suggests

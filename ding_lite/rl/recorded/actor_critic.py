@@ -22,7 +22,7 @@ from ding_lite.rl.recorded.network import Recorded
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, made_module
-from ding_lite.settings import check_all, whole
+from ding_lite.settings.rules import check_all, whole
 
 logger = logging.getLogger(__name__)
 

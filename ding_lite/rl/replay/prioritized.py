@@ -23,7 +23,7 @@ from ding_lite.rl.replay.sum_tree import SumTree
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.wrong_calls import explained
-from ding_lite.settings import check_all, inside, positive
+from ding_lite.settings.rules import check_all, inside, positive
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ForwardRef, TypeVar, get_args
 
 from ding_lite.rl.policies.base import StepConfig
-from ding_lite.settings import COUNT, setting
+from ding_lite.settings.rules import COUNT, setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,8 @@ from ding_lite.rl.torch_policies.torch_policy import ChangeModule, TorchPolicy
 from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat_module import MakeModule, acting, made_module
 from ding_lite.rl.weights.optimizers import MakeOptimizer
-from ding_lite.settings import COUNT, NATURAL, choice, setting, suggests
+from ding_lite.settings.config import suggests
+from ding_lite.settings.rules import COUNT, NATURAL, choice, setting
 
 
 @suggests

@@ -41,7 +41,7 @@ from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat import FlatWeights
 from ding_lite.rl.weights.flat_module import FlatModule, acting, check_held, seeded
 from ding_lite.rl.weights.optimizers import MakeOptimizer
-from ding_lite.settings import check_all, inside, positive, whole
+from ding_lite.settings.rules import check_all, inside, positive, whole
 
 _ON_HOST = {"serial", "burn_in", "replay_id"}
 """The fields of a batch that stay on the host."""

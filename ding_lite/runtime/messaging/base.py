@@ -35,7 +35,7 @@ from ding_lite.runtime.messaging.labels import check_patterns, matches
 from ding_lite.runtime.messaging.streams import Item, Streams, Until
 from ding_lite.runtime.messaging.subscription import Subscription
 from ding_lite.runtime.trace.messages import Traced
-from ding_lite.settings import check_all, whole
+from ding_lite.settings.rules import check_all, whole
 
 CtxPart: TypeAlias = tuple[Mapping[str, Any], Iterable[str] | None]
 """Some values of a ctx, and patterns of the labels of their receivers; None for all."""

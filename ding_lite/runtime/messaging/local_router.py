@@ -36,7 +36,8 @@ from ding_lite.runtime.messaging.labels import (
 from ding_lite.runtime.messaging.streams import Parcel, Streams
 from ding_lite.runtime.messaging.subscription import CTX, check_topic
 from ding_lite.runtime.trace.messages import Traced
-from ding_lite.settings import Settings, check_all, whole
+from ding_lite.settings.environment import Settings
+from ding_lite.settings.rules import check_all, whole
 
 logger = logging.getLogger(__name__)
 

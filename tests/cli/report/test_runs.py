@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ding_lite.cli.main import main
-from ding_lite.cli.options.arguments import SORTED_BY
+from ding_lite.cli.parsing.arguments import SORTED_BY
 from tests.recipes.runs.test_results import leave
 
 pytestmark = pytest.mark.usefixtures("_here")

@@ -24,7 +24,7 @@ from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.task import Task
-from ding_lite.settings import as_config
+from ding_lite.settings.config import as_config
 from ding_lite.testing import run_step
 from tests.middleware.running import run_steps
 

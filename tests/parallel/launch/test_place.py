@@ -16,7 +16,7 @@ from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.runtime.task import Task
-from ding_lite.settings import Settings
+from ding_lite.settings.environment import Settings
 
 A, B = "tcp://127.0.0.1:50515", "tcp://127.0.0.1:50516"
 

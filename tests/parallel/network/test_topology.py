@@ -22,7 +22,7 @@ from ding_lite.parallel.network.topology import (
     listeners,
     neighbours,
 )
-from ding_lite.settings import Settings
+from ding_lite.settings.environment import Settings
 
 sizes = st.integers(1, 12)
 

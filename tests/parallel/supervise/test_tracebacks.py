@@ -13,7 +13,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.parallel import Parallel
 from ding_lite.parallel.supervise import tracebacks as traces
 from ding_lite.parallel.supervise.tracebacks import format_error, within_program
-from ding_lite.settings import Settings
+from ding_lite.settings.environment import Settings
 
 
 def error_of(fn: Callable[[], object]) -> BaseException:

@@ -9,7 +9,7 @@ from ding_lite.rl import DQN, DQNConfig
 from ding_lite.rl.networks.conv import CONVS, Conv, num_features, torso_for
 from ding_lite.rl.networks.q_nets import MLPQNetwork, draw_weights, make_q_network
 from ding_lite.rl.recorded.network import RecordedQNetwork
-from ding_lite.settings import as_config
+from ding_lite.settings.config import as_config
 from tests.rl import reference
 from tests.rl.rollouts import CARTPOLE, SCREEN
 

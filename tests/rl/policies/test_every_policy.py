@@ -47,7 +47,7 @@ from ding_lite.rl import (
     Transitions,
 )
 from ding_lite.rl.host_or_device import DeviceMetrics
-from ding_lite.settings import as_config
+from ding_lite.settings.config import as_config
 from tests.rl.nets import Joins, Splits
 from tests.rl.rollouts import draw_batch, draw_obs, draw_prioritized, lesson
 from tests.threads import together

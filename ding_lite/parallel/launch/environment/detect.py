@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ding_lite.errors import ConfigError
 from ding_lite.parallel.launch.environment import kubernetes, mpi, slurm, torchrun
 from ding_lite.parallel.launch.environment.base import Placement
-from ding_lite.settings import Settings
+from ding_lite.settings.environment import Settings
 
 LAUNCHERS = (torchrun.detect, mpi.detect, slurm.detect, kubernetes.detect)
 """Launchers from the innermost to the outermost: srun may start mpirun or torchrun, and a pod any

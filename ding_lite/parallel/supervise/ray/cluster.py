@@ -19,7 +19,7 @@ from typing import Any
 from ding_lite.errors import ConfigError, MissingExtraError, did_you_mean, pip_line
 from ding_lite.parallel.network.address import is_loopback
 from ding_lite.runtime.messaging.labels import matches
-from ding_lite.settings import process_environ
+from ding_lite.settings.environment import process_environ
 
 WANTED = ("num_cpus", "num_gpus", "memory", "resources", "accelerator_type", "label_selector")
 

@@ -9,7 +9,7 @@ import pytest
 from ding_lite.errors import ConfigError
 from ding_lite.parallel.launch.environment.base import FIRST_PORT, Placement
 from ding_lite.parallel.launch.environment.detect import LAUNCHERS, detect, placement_of
-from ding_lite.settings import Settings
+from ding_lite.settings.environment import Settings
 from tests.parallel.launch.environment.environs import (
     KUBERNETES,
     MPICH,

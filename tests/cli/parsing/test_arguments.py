@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ding_lite.cli.options import arguments
+from ding_lite.cli.parsing import arguments
 from ding_lite.parallel.launch import plan
 from ding_lite.parallel.network import topology
 
@@ -33,8 +33,6 @@ def test_roles_are_read_node_by_node(text: str, nodes: list[tuple[str, ...]]) ->
 @pytest.mark.parametrize(
     ("read", "word", "value"),
     [
-        (arguments.whole_number(1), "3", 3),
-        (arguments.whole_number(0), "0", 0),
         (arguments.seconds, "0.5", 0.5),
         (arguments.seconds_or_none, "0.5", 0.5),
         (arguments.seconds_or_none, "None", None),

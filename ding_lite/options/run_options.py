@@ -8,17 +8,12 @@ modules that make a run are not imported here, as they would slow down `--help`.
 
 from __future__ import annotations
 
-import argparse
-import ast
-import inspect
-import re
-import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ding_lite.cli.options import arguments
+from ding_lite.options import words
 
 if TYPE_CHECKING:
     from ding_lite.rl.envs.making import EnvMaker, EnvWrapper
@@ -27,15 +22,16 @@ if TYPE_CHECKING:
     from ding_lite.rl.weights.optimizers import MakeOptimizer
     from ding_lite.runtime.middleware import Middleware
 
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 CriterionName: TypeAlias = Literal["greedy", "seed"]
 SMOKE_ENV_STEPS = 2_000
 NUM_ENVS = 8
+MAX_ENV_STEPS, MAX_ENV_STEPS_OF_EVOLUTION = 100_000, 200_000
+"""The defaults of options for which there is no preset."""
 _CALLS = "train evolve"
 _ALL = "train evolve program"
-_WORDS = {
-    "train": {"runs": "runs/POLICY/ENV", "max_env_steps": 100_000},
-    "evolve": {"runs": "runs/evolve-POLICY/ENV", "max_env_steps": 200_000},
+USUAL = {
+    "train": {"runs": "runs/POLICY/ENV", "max_env_steps": MAX_ENV_STEPS},
+    "evolve": {"runs": "runs/evolve-POLICY/ENV", "max_env_steps": MAX_ENV_STEPS_OF_EVOLUTION},
     "program": {"runs": "runs/<program>"},
 }
 """The defaults that differ between commands."""
@@ -82,8 +78,8 @@ class RunOptions:
         None,
         kind="env",
         flag="--env-arg",
-        type=arguments.assignment,
-        action=arguments.Pairs,
+        type=words.assignment,
+        action=words.Pairs,
         metavar="NAME=VALUE",
     )
     """Keyword arguments of the environment, such as length=12."""
@@ -113,7 +109,7 @@ class RunOptions:
         of="evolve",
         kind="setting",
         usual="6",
-        type=arguments.whole_number(1),
+        type=words.whole_number(1),
         metavar="N",
     )
     """Number of agents."""
@@ -122,18 +118,18 @@ class RunOptions:
         in_file=True,
         usual=f"that of the preset, else {NUM_ENVS}",
         in_evolve="; agents take turns in them",
-        type=arguments.whole_number(1),
+        type=words.whole_number(1),
         metavar="N",
     )
     """Number of environments that are stepped together."""
     seed: int = _option(
-        0, of=_ALL, in_file=True, usual="0", type=arguments.whole_number(0), metavar="N"
+        0, of=_ALL, in_file=True, usual="0", type=words.whole_number(0), metavar="N"
     )
     """The seed of all random numbers."""
     target: float = _option(
         in_file=True,
         usual="that of the environment, if it has one",
-        type=arguments.number,
+        type=words.number,
         metavar="RETURN",
     )
     """The mean return of 20 greedy episodes at which the environment counts as solved and the run
@@ -142,23 +138,23 @@ class RunOptions:
         in_file=True,
         usual="that of the preset, else {max_env_steps}",
         in_evolve=", including those of evaluations",
-        type=arguments.whole_number(1),
+        type=words.whole_number(1),
         metavar="N",
     )
     """Maximum number of env steps."""
-    nodes: int = _option(1, of="", type=arguments.whole_number(1), metavar="N")
+    nodes: int = _option(1, of="", type=words.whole_number(1), metavar="N")
     """Number of processes; 1 runs everything in one."""
     criterion: CriterionName = _option("greedy", of="", choices=("greedy", "seed"))
     """The episodes that decide whether it is solved: greedy evaluations, or (seed) those of a
     collector, if its smoothed return is above the target five times in a row."""
     out: Path | None = _option(
-        None, of=_ALL, usual="the next number under {runs}", type=arguments.path, metavar="DIR"
+        None, of=_ALL, usual="the next number under {runs}", type=words.path, metavar="DIR"
     )
     """The directory of the run."""
     resume: bool = _option(False, of=_ALL, action="store_true")
     """Continue the run in `out` from its last checkpoint, with the settings of its start; without
     a checkpoint, start it."""
-    config: Path | None = _option(None, type=arguments.path, metavar="FILE")
+    config: Path | None = _option(None, type=words.path, metavar="FILE")
     """A TOML file of settings and options, or the config.json of a run; values that are given
     directly override it."""
     report: tuple[str, ...] = _option((), action="append", metavar="FILE:NAME")
@@ -182,90 +178,13 @@ class RunOptions:
 
 
 _OF_CALLS = [one for one in fields(RunOptions) if one.metadata["of"]]
+OF_CALLS = tuple(one.name for one in _OF_CALLS)
 OF_FILES = tuple(one.name for one in _OF_CALLS if one.metadata["in_file"])
-OF_ENVS, PARTS, NO_SETTINGS = (
+OF_PRESETS = ("num_envs", "max_env_steps", "target")
+"""Options that presets may contain."""
+OF_ENVS, PARTS, NO_SETTINGS, ALSO_SETTINGS = (
     tuple(one.name for one in _OF_CALLS if one.metadata["kind"] == kind)
-    for kind in ("env", "part", "run")
+    for kind in ("env", "part", "run", "setting")
 )
-"""Options of the environment, of the policy's parts, and of runs, which are not settings."""
-OPTIONS_ELSEWHERE = {"total_timesteps": "max_env_steps", "n_envs": "num_envs"}
-"""Names of options in other libraries."""
-
-
-def add_options(
-    parser: argparse.ArgumentParser, *, of: str, given: Mapping[str, Any] | None = None
-) -> None:
-    """Add the options of a command or a program; `given` names further ones, with defaults."""
-    given = given or {}
-    for one in fields(RunOptions):
-        name, typed = one.name, dict(one.metadata["typed"])
-        if not typed or (of not in one.metadata["of"] and name not in given):
-            continue
-        if of == "program" and "action" not in typed:  # `Options` checks the numbers
-            typed |= {"default": given.get(name, one.default)}
-            typed["type"] = {"int": int, "float": float}.get(str(one.type), typed.get("type", str))
-        flags = [one.metadata["flag"] or f"--{name.replace('_', '-')}"]
-        if name == "env" and of != "program":
-            flags = [name]
-        else:
-            typed["dest"] = name
-        text = _sentence(one, evolves=of == "evolve" or "population" in given)
-        parser.add_argument(*flags, **typed, help=_help(one, text, of, typed.get("default")))
-
-
-def _sentence(one: Field[Any], *, evolves: bool, in_python: bool = False) -> str:
-    facts = one.metadata
-    more = facts["in_evolve"] * evolves + facts["in_python"] * in_python
-    return f"{_SENTENCES[one.name].removesuffix('.')}{more}."
-
-
-def _help(one: Field[Any], text: str, of: str, default: object) -> str:
-    text = re.sub("`([a-z_]+)`", r"--\1", f"{text[0].lower()}{text[1:]}".removesuffix("."))
-    if one.metadata["typed"].get("action") in ("append", arguments.Pairs):
-        text += "; may be given several times"
-    usual = one.metadata["usual"].format_map(_WORDS[of]) if default is None else f"{default}"
-    return f"{text} (default: {usual.removesuffix('.0')})" if usual else text
-
-
-def documented(of: str) -> Callable[[FunctionT], FunctionT]:
-    """Add the options of a call to its docstring, before `**more`."""
-
-    def add(fn: FunctionT) -> FunctionT:
-        known, documented = {one.name: one for one in fields(RunOptions)}, ""
-        for name in inspect.signature(fn).parameters:
-            if name in known and name != "env":
-                usual = known[name].metadata["usual"].format_map(_WORDS[of])
-                text = _sentence(known[name], evolves=of == "evolve", in_python=True)
-                text += f" Default: {usual}." if usual else ""
-                documented += textwrap.fill(
-                    f"{name}: {text}", 100, initial_indent=8 * " ", subsequent_indent=12 * " "
-                )
-                documented += "\n"
-        if fn.__doc__:  # none with `python -OO`
-            fn.__doc__ = fn.__doc__.replace("        **more:", f"{documented}        **more:", 1)
-        return fn
-
-    return add
-
-
-def sentences_of(config: type) -> dict[str, str]:
-    """Read the sentences below the fields of a dataclass, including inherited fields."""
-    found: dict[str, str] = {}
-    for cls in reversed(config.__mro__[:-1]):
-        [definition] = ast.parse(inspect.getsource(cls)).body
-        if isinstance(definition, ast.ClassDef):
-            found |= sentences_below(definition)
-    return found
-
-
-def sentences_below(definition: ast.ClassDef) -> dict[str, str]:
-    """Read the sentences below the assignments of a class, by the assigned names."""
-    found = {}
-    for one, text in zip(definition.body, definition.body[1:], strict=False):
-        if isinstance(one, ast.AnnAssign | ast.Assign) and isinstance(text, ast.Expr):
-            target = one.target if isinstance(one, ast.AnnAssign) else one.targets[0]
-            found[ast.unparse(target)] = " ".join(str(ast.literal_eval(text.value)).split())
-    return found
-
-
-_SENTENCES = sentences_of(RunOptions)
+"""Options of the environment, of the policy's parts, of runs, which are not settings, and those
+that are."""

@@ -1,14 +1,11 @@
-"""Settings: the environment, typed configs from dicts, and the checks that refuse a value."""
+"""Typed configs from dicts."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 import pickle
-import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -17,32 +14,8 @@ from easydict import EasyDict
 from hypothesis import given, strategies as st
 
 from ding_lite.errors import ConfigError, kind_of
-from ding_lite.settings import (
-    COUNT,
-    PREFIX,
-    SHARE,
-    Settings,
-    as_config,
-    at_least,
-    check_all,
-    check_settings,
-    choice,
-    finite,
-    inside,
-    one_of,
-    positive,
-    setting,
-    suggests,
-    whole,
-)
-
-NAN, INF = float("nan"), float("inf")
-
-# -- the environment -----------------------------------------------------------------------
-
-
-WORDS = st.text("abcXYZ019._:/+-λ", min_size=1, max_size=8)
-COUNTS = st.integers(1, 2**70)
+from ding_lite.settings.config import as_config, suggests
+from ding_lite.settings.rules import at_least, check_all, positive
 
 
 def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -51,162 +24,6 @@ def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 def several(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.lists(strategy, max_size=3).map(tuple)
-
-
-ALL_SETTINGS = st.builds(
-    Settings,
-    # Below the number of nodes, whatever that is.
-    node_id=maybe(st.just(0)),
-    num_nodes=maybe(COUNTS),
-    labels=several(WORDS),
-    roles=several(WORDS),
-    topology=maybe(st.sampled_from(["star", "mesh", "tree", "tree:1", "tree:3", "alone"])),
-    protocol=maybe(st.sampled_from(["ipc", "tcp"])),
-    address=maybe(WORDS),
-    ports=several(st.integers(1, 65535)),
-    attach_to=several(WORDS),
-    key_file=maybe(WORDS),
-    engine=maybe(st.sampled_from(["local", "ray"])),
-    torch_threads=st.integers(0, 64),
-)
-
-
-def as_environ(settings: Settings, space: str, separator: str) -> dict[str, str]:
-    environ = {}
-    for name, value in dataclasses.asdict(settings).items():
-        value = int(value) if isinstance(value, bool) else value
-        text = separator.join(map(str, value)) if isinstance(value, tuple) else str(value)
-        environ[PREFIX + name.upper()] = "" if value is None else f"{space}{text}{space}"
-    return environ
-
-
-@given(
-    settings=ALL_SETTINGS,
-    space=st.sampled_from(["", " ", "\t\n"]),
-    separator=st.sampled_from([",", " , ", ",,"]),
-)
-def test_settings_written_to_the_environment_are_read_back(settings, space, separator) -> None:
-    assert Settings.from_environ(as_environ(settings, space, separator)) == settings
-
-
-def test_empty_variables_and_those_without_our_prefix_are_ignored(monkeypatch) -> None:
-    for text in ("", " ", "\t\n"):
-        environ = {PREFIX + f.name.upper(): text for f in dataclasses.fields(Settings)}
-        assert Settings.from_environ(environ) == Settings()
-    environ = {"PATH": "/bin", "DING_LITE": "x", "MY_DING_LITE_NODE_ID": "x", "DINGLITE_X": "x"}
-    assert Settings.from_environ(environ) == Settings()
-    assert Settings.from_environ() == Settings()
-    monkeypatch.setenv("DING_LITE_TORCH_THREADS", "3")  # of this process, by default
-    assert Settings.from_environ().torch_threads == 3
-
-
-@pytest.mark.parametrize(
-    ("variable", "text", "fault"),
-    [
-        ("TORCH_TREADS", "", 'Unknown environment variable {}. Did you mean "DING_LITE_TORCH_'),
-        ("TORCHTHREADS", "2", 'Unknown environment variable {}. Did you mean "DING_LITE_TORCH_'),
-        ("THREADS", "2", 'Unknown environment variable {}. Did you mean "DING_LITE_TORCH_'),
-        ("FOO", "1", "Unknown environment variable {}. Known are: "),
-        ("Node_Id", "3", 'Unknown environment variable {}. Did you mean "DING_LITE_NODE_ID"?'),
-        *(
-            (variable, text, f"{{}} is {text!r}; a whole number was expected, such as {{}}=1.")
-            for variable in ("NODE_ID", "PORTS")
-            for text in ("two", "1.5", "1e3", "0x10", "--1", "1 2", "nan")
-        ),
-        ("TORCH_THREADS", "-1", "`{}` is -1; it must be a whole number from 0 on."),
-        ("NODE_ID", "-2", "`{}` is -2; it must be a whole number from 0 on."),
-        ("NODE_ID", "2", "`{}` is 2 and `DING_LITE_NUM_NODES` 2; the nodes are numbered from 0"),
-        ("NUM_NODES", "0", "`{}` is 0; it must be a whole number from 1 on."),
-        ("PORTS", "-4", "`{}` is -4; it must lie between 1 and 65535."),
-        ("PORTS", "50515,70000", "`{}` is 70000; it must lie between 1 and 65535."),
-        ("TOPOLOGY", "ring", "`{}` is 'ring'; it must be one of: 'star', 'mesh', 'tree', 'alone'."),
-        ("PROTOCOL", "smoke", "`{}` is 'smoke'; it must be one of: 'ipc', 'tcp'."),
-        ("ENGINE", "steam", "`{}` is 'steam'; it must be one of: 'local', 'ray'."),
-    ],
-)
-def test_a_wrong_variable_is_refused_by_its_name_and_value(variable, text, fault) -> None:
-    with pytest.raises(ConfigError) as caught:
-        Settings.from_environ({"DING_LITE_NUM_NODES": "2", PREFIX + variable: text})
-    message = str(caught.value)
-    assert message.startswith(fault.replace("{}", PREFIX + variable))
-    if "Unknown" in message:
-        assert all(PREFIX + one.name.upper() in message for one in dataclasses.fields(Settings))
-
-
-# -- checks --------------------------------------------------------------------------------
-
-
-Check = Callable[..., list[str]]
-NO_NUMBERS = ["0.1", None, [1], True, np.array([1, 2]), 1j]
-CHECKS: list[tuple[Check, list[Any], list[Any], str]] = [
-    (
-        positive,
-        [1, 0.5, 5e-324, INF, 10**400, np.float32(0.1), np.int64(3)],
-        [0, -1, 0.0, -0.0, -INF, NAN, np.int64(0), np.float64("nan")],
-        "be above 0",
-    ),
-    (partial(at_least, 3), [3, 3.0, 4, INF, np.int8(3)], [2, 2.999, -INF, NAN], "be at least 3"),
-    (partial(at_least, 0), [0], NO_NUMBERS, "be a number"),
-    (partial(positive), [1], NO_NUMBERS, "be a number"),
-    (partial(inside, 0, 2), [1], NO_NUMBERS, "be a number"),
-    (
-        partial(whole, 3),
-        [3, 2**63 - 1, np.int64(3), np.uint8(200)],
-        [2, -3, 3.0, 3.5, NAN, INF, True, np.bool_(True), np.float64(3), "3", None, [3]],
-        "be a whole number from 3 on",
-    ),
-    (
-        partial(inside, 0, 1),
-        [0, 1, 0.5, np.float64(1.0), -0.0],
-        [-1e-9, 1.0000001, INF, NAN],
-        "lie between 0 and 1",
-    ),
-    (
-        partial(whole, 0),
-        [2**63 - 1],
-        [2**63, 2**70],
-        f"be a whole number from 0 on, and at most {2**63 - 1}",
-    ),
-    (finite, [0.5], [INF, -INF, NAN], "be finite"),
-]
-
-
-@pytest.mark.parametrize(("check", "right", "wrong", "what"), CHECKS)
-def test_a_check_names_every_value_at_fault_in_order(
-    check: Check, right: list[Any], wrong: list[Any], what: str
-) -> None:
-    for value in right:
-        assert check(value=value) == []
-    for value in wrong:
-        assert check(lr=value) == [f"`lr` is {value!r}; it must {what}"]
-    faults = check(first=wrong[0], good=right[0], second=wrong[1])
-    assert [fault.split("`")[1] for fault in faults] == ["first", "second"]
-    assert check() == []
-
-
-def test_a_choice_is_accepted_and_anything_else_is_at_fault() -> None:
-    assert one_of(("star", "mesh"), topology="mesh") == []
-    [fault] = one_of(("star", "mesh"), topology="ring")
-    assert "`topology` is 'ring'; it must be one of: 'star', 'mesh'" in fault
-    assert "Did you mean" not in fault
-    assert 'Did you mean "star"?' in one_of(("star", "mesh"), topology="Star")[0]
-    assert one_of((number for number in (1, None)), first=1, second=None) == []
-    for value in (None, 3, ["star"], ""):
-        [fault] = one_of(["star", "mesh"], topology=value)
-        assert fault.startswith(f"`topology` is {value!r}; it must be one of: 'star', 'mesh'")
-
-
-def test_all_faults_stand_in_one_error_a_sentence_each() -> None:
-    check_all()
-    check_all([], (), iter(()), positive(lr=1), at_least(0, steps=0))
-    with pytest.raises(ConfigError) as caught:
-        check_all(positive(lr=0), [], ["All is lost. Is it?"], (f"More {k}" for k in (1, 2)))
-    assert str(caught.value) == (
-        "`lr` is 0; it must be above 0. All is lost. Is it? More 1. More 2."
-    )
-
-
-# -- as_config -----------------------------------------------------------------------------
 
 
 class Schedule:
@@ -425,9 +242,6 @@ def test_only_a_dataclass_is_a_config_and_only_a_mapping_becomes_one() -> None:
         assert f"not from {kind_of(values)}: {values!r}" in str(caught.value)
 
 
-# -- suggests ------------------------------------------------------------------------------
-
-
 @suggests
 @dataclass(frozen=True, kw_only=True)
 class Suggesting:
@@ -458,29 +272,3 @@ def test_a_config_that_suggests_is_the_same_dataclass_in_all_else() -> None:
         Suggesting(lr=0)
     with pytest.raises(TypeError):
         Suggesting(1.0)  # type: ignore[call-arg]
-
-
-@dataclass(frozen=True)
-class Bounded:
-    rate: float = setting(0.5, SHARE, positive)
-    limit: float | None = setting(None, positive)
-    depth: int | None = setting(2, COUNT, optional=True)
-    kind: str = setting("a", choice(Literal["a", "b"]))
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-
-@dataclass(frozen=True)
-class Narrower(Bounded):
-    rate: float = 0.25
-    limit: float | None = 3.0
-
-
-def test_the_rules_of_fields_hold_for_other_defaults_of_a_subclass_too() -> None:
-    assert Narrower().rate == 0.25
-    assert Narrower(limit=None, depth=None).limit is None
-    with pytest.raises(ConfigError) as caught:
-        Narrower(rate=-1.0, limit=0.0, depth=0, kind="c")
-    named = re.findall("`([a-z]+)` is", str(caught.value))
-    assert named == ["rate", "rate", "limit", "depth", "kind"]

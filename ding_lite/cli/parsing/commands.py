@@ -12,26 +12,23 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ding_lite.cli.exit_codes import DONE
-from ding_lite.cli.options.arguments import (
+from ding_lite.cli.parsing.arguments import (
     EXPORT_FORMATS,
     PROTOCOLS,
     SORTED_BY,
     TOPOLOGIES,
-    Pairs,
-    assignment,
     names,
     one_of,
-    path,
     ports,
     roles,
-    searched,
     seconds,
     seconds_or_none,
     topology,
-    whole_number,
 )
-from ding_lite.cli.options.run import add_options, sentences_below
+from ding_lite.exit_codes import DONE
+from ding_lite.options.derived import add_options
+from ding_lite.options.sentences import sentences_below
+from ding_lite.options.words import Pairs, assignment, path, searched, whole_number
 
 _WORDS = {
     "policies": "dqn, ddpg, td3, sac, a2c, ppo, impala",

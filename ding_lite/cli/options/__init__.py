@@ -1,1 +1,0 @@
-"""The options of the commands, and the checks of their values."""

@@ -1,0 +1,1 @@
+"""The commands, their arguments, and the parsers of the command line."""

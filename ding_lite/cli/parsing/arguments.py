@@ -1,0 +1,135 @@
+"""Parse and check the values on the command line that are not those of runs.
+
+The names of topologies and protocols are repeated here, because importing their own modules would
+slow down `--help`. A test compares them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from ding_lite.errors import did_you_mean
+from ding_lite.options.words import show
+
+TOPOLOGIES = ("star", "mesh", "tree", "alone")
+PROTOCOLS = ("ipc", "tcp")
+EXPORT_FORMATS = ("onnx", "torch")
+SORTED_BY = ("run", "policy", "env", "seed", "steps", "last", "best", "time", "state", "when")
+"""The columns of `ding-lite runs`."""
+MOST_OF_A_ROLE = 999
+MOST_SECONDS = 1e9
+"""About 30 years; the system's clocks end at ten times that."""
+
+Roles: TypeAlias = tuple[tuple[str, ...], ...]
+Topology: TypeAlias = str | tuple[tuple[int, int], ...]
+"""One of TOPOLOGIES, `tree:4` or the like, or the pairs of connected nodes."""
+
+
+def one_of(choices: Sequence[str]) -> Callable[[str], str]:
+
+    def read(word: str) -> str:
+        if word not in choices:
+            raise argparse.ArgumentTypeError(
+                f"found {show(word)}; expected is one of: {', '.join(choices)}."
+                f"{did_you_mean(word, choices)}"
+            )
+        return word
+
+    return read
+
+
+def seconds(word: str) -> float:
+    return _seconds(word, "")
+
+
+def seconds_or_none(word: str) -> float | None:
+    """Read a number of seconds above 0, or `none`."""
+    return None if word.lower() == "none" else _seconds(word, ", or `none` to wait for ever")
+
+
+def _seconds(word: str, or_else: str) -> float:
+    try:
+        number = float(word)
+    except ValueError:
+        number = math.nan
+    if not 0 < number <= MOST_SECONDS:
+        raise argparse.ArgumentTypeError(
+            f"found {show(word)}; expected are seconds, a number above 0{or_else}."
+        )
+    return number
+
+
+def names(text: str) -> tuple[str, ...]:
+    found = tuple(name.strip() for name in text.split(","))
+    if not all(found):
+        raise argparse.ArgumentTypeError(
+            f"found {show(text)}; expected are names, separated by commas: gpu,fast."
+        )
+    return found
+
+
+def topology(text: str) -> Topology:
+    """Parse a topology.
+
+    Example:
+        >>> topology("star")
+        'star'
+        >>> topology("0-1, 1-2")
+        ((0, 1), (1, 2))
+    """
+    if text in TOPOLOGIES or re.fullmatch(r"tree:[1-9][0-9]{0,5}", text):
+        return text
+    pairs = []
+    for entry in text.split(","):
+        pair = re.fullmatch(r"\s*([0-9]{1,6})\s*-\s*([0-9]{1,6})\s*", entry)
+        if pair is None or int(pair[1]) == int(pair[2]):
+            is_word = text.replace("-", "").isalpha()
+            raise argparse.ArgumentTypeError(
+                f"found {show(text)}; expected is one of: {', '.join(TOPOLOGIES)}, or the pairs of "
+                f"connected nodes: 0-1,1-2."
+                + (
+                    did_you_mean(text, TOPOLOGIES)
+                    if is_word
+                    else f" {show(entry)} is no such pair."
+                )
+            )
+        pairs.append((int(pair[1]), int(pair[2])))
+    return tuple(pairs)
+
+
+def ports(text: str) -> int | tuple[int, ...]:
+    words = [word.strip() for word in text.split(",")]
+    digits = all(word.isascii() and word.isdigit() and len(word) < 6 for word in words)
+    if not digits or not all(0 < int(word) < 65_536 for word in words):
+        raise argparse.ArgumentTypeError(
+            f"found {show(text)}; expected is a port from 1 to 65535, from which the nodes count "
+            f"on, or that of each node, separated by commas: 7000,7001."
+        )
+    numbers = tuple(map(int, words))
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def roles(text: str) -> Roles:
+    """Read the roles of the nodes.
+
+    Example:
+        >>> roles("learner+evaluator, collector*2")
+        (('learner', 'evaluator'), ('collector',), ('collector',))
+    """
+    nodes: list[tuple[str, ...]] = []
+    for entry in text.split(","):
+        names, times, count = (part.strip() for part in entry.partition("*"))
+        together = tuple(name.strip() for name in names.split("+"))
+        is_number = count.isascii() and count.isdigit() and len(count) <= len(str(MOST_OF_A_ROLE))
+        if not all(together) or (times and not (is_number and int(count) > 0)):
+            raise argparse.ArgumentTypeError(
+                f"found {show(entry.strip())} in {show(text)}; expected is a role, several joined "
+                f"by `+`, or either of them with `*` and a count from 1 to {MOST_OF_A_ROLE}: "
+                f"learner,collector*3."
+            )
+        nodes += [together] * (int(count) if times else 1)
+    return tuple(nodes)
