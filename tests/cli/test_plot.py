@@ -43,7 +43,7 @@ def test_seeds_become_one_curve_with_a_band(capsys: pytest.CaptureFixture[str]) 
         "target 475",
     ):
         assert expected in words
-    assert 'id="FillBetweenPolyCollection_1"' in Path("curves.svg").read_text()
+    assert 'PolyCollection_1"' in Path("curves.svg").read_text()
 
 
 def test_names_are_no_formulas(capsys: pytest.CaptureFixture[str]) -> None:

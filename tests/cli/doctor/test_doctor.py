@@ -51,7 +51,9 @@ def test_a_terminal_shows_colors_unless_the_user_wants_none(monkeypatch, no_colo
 
     monkeypatch.setattr("sys.stdout", screen := Screen())
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", no_color)
     doctor._print(Finding("ok", "python", "3.11"))
     assert screen.getvalue() == f"{begins}python          3.11\n"
 
