@@ -7,14 +7,7 @@ import pytest
 import torch
 
 from ding_lite.errors import NonFiniteError
-from ding_lite.rl.host_or_device import (
-    DeviceMetrics,
-    as_tensor,
-    computable,
-    metrics_of,
-    on,
-    unread,
-)
+from ding_lite.rl.host_or_device import DeviceMetrics, as_tensor, computable, metrics_of, on, unread
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 

@@ -12,11 +12,7 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import given, strategies as st
 
-from ding_lite.errors import (
-    ConfigError,
-    DeadlineExceeded,
-    MiddlewareError,
-)
+from ding_lite.errors import ConfigError, DeadlineExceeded, MiddlewareError
 from ding_lite.runtime.context import Context, ParallelContext
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router

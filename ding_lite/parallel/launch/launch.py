@@ -50,11 +50,7 @@ from ding_lite.parallel.supervise.supervisor import run_job
 from ding_lite.runtime.interrupt import postponed
 from ding_lite.runtime.messaging.labels import describe_node, several
 from ding_lite.runtime.messaging.local_router import LocalRouter, labels_of_environment
-from ding_lite.runtime.messaging.router import (
-    Router,
-    current_router,
-    use_router_in_process,
-)
+from ding_lite.runtime.messaging.router import Router, current_router, use_router_in_process
 from ding_lite.settings.environment import Settings, limit_torch_threads, process_environ
 from ding_lite.settings.rules import check_all, one_of, whole
 

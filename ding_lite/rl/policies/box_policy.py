@@ -20,13 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError
-from ding_lite.rl.batch import (
-    FloatArray,
-    NumpyArray,
-    PrioritizedTransitions,
-    Transitions,
-    to_numpy,
-)
+from ding_lite.rl.batch import FloatArray, NumpyArray, PrioritizedTransitions, Transitions, to_numpy
 from ding_lite.rl.formulas.returns import bootstrapped_targets
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import (
@@ -43,12 +37,7 @@ from ding_lite.rl.networks.box_actors import BoxActor
 from ding_lite.rl.networks.box_networks import BoxForm, BoxNetworks, Networks
 from ding_lite.rl.networks.inputs import make_norm, read_norm, with_norm
 from ding_lite.rl.networks.trees.parts import for_inference
-from ding_lite.rl.policies.base import (
-    BoxActions,
-    PolicyConfig,
-    own_config,
-    packed,
-)
+from ding_lite.rl.policies.base import BoxActions, PolicyConfig, own_config, packed
 from ding_lite.rl.policies.open_policy import OpenPolicy, check_no_description
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec

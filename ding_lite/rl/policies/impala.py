@@ -10,12 +10,7 @@ from dataclasses import dataclass, replace
 
 from ding_lite.rl.batch import Rollout
 from ding_lite.rl.formulas.advantages import normalized_by_rho, ratios, unweighted, vtrace
-from ding_lite.rl.formulas.policy_losses import (
-    PolicyLoss,
-    Settings,
-    Steps,
-    weighted,
-)
+from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, Steps, weighted
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, Number, floats, namespace
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy

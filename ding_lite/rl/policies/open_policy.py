@@ -16,14 +16,7 @@ from torch import Tensor, nn
 from ding_lite.errors import ConfigError, NonFiniteError, ShapeError, kind_of
 from ding_lite.rl.batch import Array, FloatArray
 from ding_lite.rl.formulas.schedules import Schedule, linear
-from ding_lite.rl.host_or_device import (
-    Metrics,
-    Number,
-    metrics_of,
-    on,
-    placed,
-    usable_device,
-)
+from ding_lite.rl.host_or_device import Metrics, Number, metrics_of, on, placed, usable_device
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.inputs import RunningNorm, read_norm, with_norm
 from ding_lite.rl.packing import ArrayT

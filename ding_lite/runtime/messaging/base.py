@@ -15,22 +15,10 @@ from typing import Any, TypeAlias, cast
 
 from ding_lite.cancellation import Wait
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
-from ding_lite.errors import (
-    ConfigError,
-    DeadlineExceeded,
-    LabelError,
-    StepCancelled,
-    did_you_mean,
-)
+from ding_lite.errors import ConfigError, DeadlineExceeded, LabelError, StepCancelled, did_you_mean
 from ding_lite.interruption import is_for_program
 from ding_lite.runtime.messaging.collectives import COLLECTIVE, Collectives
-from ding_lite.runtime.messaging.inbox import (
-    Inbox,
-    Listening,
-    Receiver,
-    check_listener,
-    check_name,
-)
+from ding_lite.runtime.messaging.inbox import Inbox, Listening, Receiver, check_listener, check_name
 from ding_lite.runtime.messaging.labels import check_patterns, matches
 from ding_lite.runtime.messaging.streams import Item, Streams, Until
 from ding_lite.runtime.messaging.subscription import Subscription

@@ -12,13 +12,7 @@ import numpy as np
 import pytest
 
 from ding_lite.distributed import World
-from ding_lite.errors import (
-    CodecError,
-    ConfigError,
-    DeadlineExceeded,
-    PeerLost,
-    TransportError,
-)
+from ding_lite.errors import CodecError, ConfigError, DeadlineExceeded, PeerLost, TransportError
 from ding_lite.parallel.router.calls import NUM_WORKERS
 from ding_lite.runtime import current_router
 from ding_lite.testing import Cluster

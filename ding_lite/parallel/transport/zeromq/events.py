@@ -15,14 +15,7 @@ from ding_lite.log import Throttle
 from ding_lite.parallel.transport.base import Lane, Link, Sink
 from ding_lite.parallel.transport.zeromq.connections import Connections
 from ding_lite.parallel.transport.zeromq.curve import CurveAuthenticator
-from ding_lite.parallel.transport.zeromq.dealers import (
-    DOWN,
-    HUNG_UP,
-    NO_KEY,
-    OPENED,
-    UP,
-    Dealers,
-)
+from ding_lite.parallel.transport.zeromq.dealers import DOWN, HUNG_UP, NO_KEY, OPENED, UP, Dealers
 from ding_lite.parallel.transport.zeromq.sockets import Socket, Sockets
 from ding_lite.parallel.transport.zeromq.unauthenticated import UnauthenticatedConnections
 

@@ -34,17 +34,10 @@ from ding_lite.log import Throttle
 from ding_lite.parallel.network.address import Address, is_taken
 from ding_lite.parallel.network.security import check_dialling, load_key, place_to_listen, user_key
 from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink, Transport
-from ding_lite.parallel.transport.chunks import (
-    CHUNK_ABOVE,
-    split,
-)
+from ding_lite.parallel.transport.chunks import CHUNK_ABOVE, split
 from ding_lite.parallel.transport.zeromq.connections import Connections
 from ding_lite.parallel.transport.zeromq.curve import CurveAuthenticator
-from ding_lite.parallel.transport.zeromq.dealers import (
-    OPTIONS,
-    WATCHED,
-    Dealers,
-)
+from ding_lite.parallel.transport.zeromq.dealers import OPTIONS, WATCHED, Dealers
 from ding_lite.parallel.transport.zeromq.events import ConnectionEvents
 from ding_lite.parallel.transport.zeromq.reactor import Reactor
 from ding_lite.parallel.transport.zeromq.reader import (
