@@ -31,6 +31,7 @@ from ding_lite.recipes.saved_options import SavedOptions
 from ding_lite.recipes.table import find_recipe, name_of_policy
 from ding_lite.rl.envs.atari import ATARI_ARGS, FRAME_STACK, check_is_game, play_atari
 from ding_lite.rl.envs.making import EnvLike, EnvMaker
+from ding_lite.rl.networks.precision import computing_in
 from ding_lite.rl.policies.open_policy import without_unused
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
@@ -150,7 +151,10 @@ class RunPlan:
         if options.out is None:
             out = make_next(Path("runs", program, str(options.env)))
             options = dataclasses.replace(options, out=out)
-        with Run(program, options, config=self.described, defaults=self.defaults) as run:
+        with (
+            computing_in(self.config.precision),
+            Run(program, options, config=self.described, defaults=self.defaults) as run,
+        ):
             if self.note is not None:
                 run.tell(self.note)
             yield run

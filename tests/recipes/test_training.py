@@ -34,6 +34,7 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.config import TorchPolicyConfig
 from ding_lite.rl.torch_policies.r2d2 import R2D2, R2D2Config
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
+from ding_lite.runtime.context import Context
 
 QUICK: dict[str, Any] = {"max_env_steps": 160, "hidden": (8,), "batch_size": 8, "warmup": 20}
 MANY: dict[str, Any] = {**QUICK, "num_envs": 32, "quiet": True}
@@ -329,6 +330,22 @@ def test_a_run_with_convolutions_is_loaded_resumed_and_rerun() -> None:
     assert longer.numbers["env_steps"] == 80
     rerun = train("ding_lite/Catch-v0", config="here/config.json", max_env_steps=60)
     assert rerun.policy.config == longer.policy.config
+
+
+def test_a_run_in_bfloat16_resumes_in_it_and_leaves_the_process_as_it_was() -> None:
+    found: list[str] = []
+
+    def watch(ctx: Context) -> None:
+        found.append(torch.get_float32_matmul_precision())
+
+    more: dict[str, Any] = {"num_envs": 2, "warmup": 20, "use": [watch]}
+    train("ding_lite/Catch-v0", precision="bfloat16", max_env_steps=60, out="half", **more)
+    halves = train("ding_lite/Catch-v0", max_env_steps=80, out="half", resume=True, **more)
+    assert set(found) == {"medium"}
+    assert torch.get_float32_matmul_precision() == "highest"
+    whole = train("ding_lite/Catch-v0", precision="bfloat16", max_env_steps=80, **more)
+    for name, weight in whole.policy.weights().items():
+        assert torch.equal(weight, halves.policy.weights()[name]), name
 
 
 def test_an_episode_limit_cuts_what_is_learned_from_and_no_evaluation() -> None:

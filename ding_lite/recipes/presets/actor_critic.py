@@ -106,6 +106,7 @@ _ASTERIX_PPO: dict[str, Any] = {
 # Schulman et al. 2017 (arXiv:1707.06347), table 5, as in CleanRL's ppo_atari.py.
 _ATARI_PPO: dict[str, Any] = {
     "atari": True,
+    "precision": "bfloat16",
     "max_env_steps": 10_000_000,
     "hidden": (512,),
     "lr": 2.5e-4,

@@ -26,6 +26,7 @@ from ding_lite.errors import ConfigError, MissingExtraError, kind_of, pip_line
 from ding_lite.io.files import replacing
 from ding_lite.recipes.runs.directory import make_directory
 from ding_lite.rl.formulas.distributions import BoxUnits, num_outputs
+from ding_lite.rl.networks.precision import computing_in
 from ding_lite.rl.packing import Tree
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.open_policy import OpenPolicy
@@ -134,7 +135,7 @@ def check_onnx() -> None:
 
 def _traced(policy: OpenPolicy) -> ExportedProgram:
     """Trace the network with a dynamic batch size."""
-    with _keeping_modes(policy), _without_validation():
+    with _keeping_modes(policy), _without_validation(), computing_in("float32"):
         try:
             module = _served(policy)
             inputs, batch = _inputs(policy), Dim("batch", min=1, max=_MAX_BATCH)

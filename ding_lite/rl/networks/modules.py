@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
@@ -21,6 +22,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.rl.networks.activations import FUNCTIONS, Activation, through
 from ding_lite.rl.networks.conv import Conv, num_features
 from ding_lite.rl.networks.layers import dueling
+from ding_lite.rl.networks.precision import convolved
 from ding_lite.rl.packing import as_floats
 
 
@@ -71,8 +73,11 @@ class Torso(nn.Module):
         """Compute the features of observations, [B, ...] -> [B, I]; bytes are scaled."""
         if self.encoder is not None:
             obs = self.encoder(obs)
-        floats: Tensor = through(self.conv, as_floats(obs), Tensor.relu_)
-        return through(self.torso, floats.flatten(1), self._activation)
+        if self.conv:
+            features_BI = convolved(partial(through, self.conv, function=Tensor.relu_), obs)
+        else:
+            features_BI = as_floats(obs).flatten(1)
+        return through(self.torso, features_BI, self._activation)
 
 
 class QModule(Torso):

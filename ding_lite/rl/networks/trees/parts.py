@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ding_lite.rl.host_or_device import placed
 from ding_lite.rl.networks.conv import AnyTorso, Conv, num_features, torso_for
 from ding_lite.rl.networks.inputs import RunningNorm, normed
+from ding_lite.rl.networks.precision import convolved
 from ding_lite.rl.packing import Leaf, Packing, Tree, as_floats
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import acting
@@ -47,10 +48,12 @@ class PartsEncoder(nn.Module):
         self.num_outputs = sum(sizes)
 
     def forward(self, tree: Tree) -> Tensor:
-        features = [
-            layers(as_floats(leaf.find(tree))).flatten(1)
-            for leaf, layers in zip(self._leaves, self.conv, strict=True)
-        ]
+        features = []
+        for leaf, layers in zip(self._leaves, self.conv, strict=True):
+            part = leaf.find(tree)
+            features.append(
+                convolved(layers, part) if leaf.is_image else as_floats(part).flatten(1)
+            )
         return torch.cat(features, dim=1)
 
 
