@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete
-from torch import Tensor, nn
+from torch import Tensor
 
 from ding_lite.rl import (
     A2C,
@@ -28,7 +27,6 @@ from ding_lite.rl import (
     A2CConfig,
     DDPGConfig,
     DQNConfig,
-    EnvSpec,
     IMPALAConfig,
     PPOConfig,
     Rollout,
@@ -39,6 +37,7 @@ from ding_lite.rl import (
     vtrace,
 )
 from tests.bench.bench_dqn_update import PlainDQN
+from tests.bench.bench_images import BATCHES, CONFIG, SPEC, plain_dqn
 from tests.bench.harness import Row, compare
 from tests.bench.on_policy_peers import TutorialPPO
 from tests.rl.rollouts import CARTPOLE, PENDULUM, draw_batch, draw_rollout
@@ -58,7 +57,6 @@ KINDS: dict[str, tuple[Any, Any]] = {
 FROM_TRANSITIONS_OF_BOXES = ("DDPG", "TD3", "SAC")
 HOWS = ("", "captured", "of a user's nn.Module", "of a user's nn.Module, captured")
 """Ways to make the policy of an update."""
-IMAGE_BATCHES = (32, 256)
 MAX_UPDATE_RATIO, MAX_CAPTURED_RATIO = 1.0, 0.35
 
 
@@ -73,7 +71,7 @@ def run() -> list[Row]:
             *(beside_plain_torch("PPO", batch_size, width, how) for how in HOWS),
             *(beside_cpu(kind, batch_size, width) for kind in KINDS),
         ]
-    for batch_size in IMAGE_BATCHES:
+    for batch_size in BATCHES:
         rows += [of_images(batch_size, how) for how in ("", "captured")]
     return rows
 
@@ -213,39 +211,16 @@ def beside_plain_torch(kind: str, batch_size: int, width: int, how: str) -> Row:
 
 def of_images(batch_size: int, how: str) -> Row:
     """Hold an update of images, by the network of Atari players, against that of a tutorial."""
-    space = Box(0, 255, (84, 84, 4), np.uint8)
-    spec = EnvSpec(env_id="images", obs_space=space, action_space=Discrete(6))
-    config = DQNConfig(hidden=(512,), torso="nature")
-    plain: Any = PlainDQN(64, config)
-    plain.net, plain.target = (Nature().cuda() for _ in range(2))
-    plain.adam = torch.optim.Adam(plain.net.parameters(), lr=config.lr)
     images = torch.randint(256, (2, batch_size, 4, 84, 84), dtype=torch.uint8).cuda()
     batch = replace(batch_on_gpu(batch_size), obs=images[0], next_obs=images[1])
-    policy = DQN(spec, config, device="cuda", compile="graph" if how else None)
+    plain = plain_dqn("cuda")
+    policy = DQN(SPEC, CONFIG, device="cuda", compile="graph" if how else None)
     return against(
         partial(plain.learn, batch),
         partial(policy.learn, batch),
         f"DQN update of images {how}".rstrip() + f" on the GPU, batch {batch_size}, 84x84x4",
         how,
     )
-
-
-class Nature(nn.Module):
-    """The network of Mnih et al. 2015 (doi:10.1038/nature14236)."""
-
-    def __init__(self) -> None:
-        """Make the layers."""
-        super().__init__()
-        self.layers = nn.Sequential(
-            *(nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()),
-            *(nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten()),
-            *(nn.Linear(3_136, 512), nn.ReLU(), nn.Linear(512, 6)),
-        )
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Compute the values, [B, 6], of bytes, [B, 4, 84, 84]."""
-        values: Tensor = self.layers(obs.float() / 255.0)
-        return values
 
 
 def against(
