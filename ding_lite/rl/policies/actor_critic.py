@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ding_lite.deprecation import renamed_argument
 from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout, to_numpy
 from ding_lite.rl.formulas.distributions import Distribution, legal_logits
 from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, Steps, actor_critic_loss
@@ -231,10 +232,11 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             values["grad_norm"] = self._improve(values["loss"])
         return values
 
-    def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
+    @renamed_argument("unrolls", "rollouts")
+    def gradients(self, rollouts: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
         """Compute the gradient of all env steps at once, [P], and its metrics; change nothing."""
         with self._keeping_buffers():
-            steps, seen = self._answered(self._rows(self._ready(self._joined(unrolls))))
+            steps, seen = self._answered(self._rows(self._ready(self._joined(rollouts))))
             values = self._write_gradient(self._rows_of(steps), steps, seen)
         return self._net.grads.flat.clone(), self._metrics(values)
 
