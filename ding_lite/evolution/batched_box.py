@@ -17,7 +17,7 @@ from ding_lite.rl.networks.action_values import Critics, CriticsOfMembers
 from ding_lite.rl.networks.box_actors import BoxActor, OwnActor
 from ding_lite.rl.networks.box_networks import Networks
 from ding_lite.rl.networks.layers import MLP, Members, MLPOutputs, Viewed, names_of
-from ding_lite.rl.policies.base import BoxActions
+from ding_lite.rl.policies.base.spaces import BoxActions
 from ding_lite.rl.policies.box_policy import BoxPolicy, update_critics
 from ding_lite.rl.recorded.box import CriticList
 from ding_lite.rl.weights.flat_module import copied

@@ -31,7 +31,7 @@ from ding_lite.recipes.saved_options import SavedOptions
 from ding_lite.recipes.table import find_recipe, name_of_policy
 from ding_lite.rl.envs.atari import ATARI_ARGS, FRAME_STACK, check_is_game, play_atari
 from ding_lite.rl.envs.making import EnvLike, EnvMaker
-from ding_lite.rl.policies.open_policy import without_unused
+from ding_lite.rl.policies.base.config import without_unused
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.middleware import Middleware

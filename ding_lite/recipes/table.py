@@ -19,10 +19,10 @@ from ding_lite.recipes.presets.r2d2 import R2D2_PRESETS
 from ding_lite.recipes.presets.sizes import sizes_for_boxes, sizes_for_images
 from ding_lite.recipes.recipe import Recipe, SingleConfig
 from ding_lite.rl.policies.a2c import A2C, A2CConfig
+from ding_lite.rl.policies.base.open_policy import OpenPolicy
 from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.policies.impala import IMPALA, IMPALAConfig
-from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.policies.sac import SAC, SACConfig
 from ding_lite.rl.policies.td3 import TD3, TD3Config

@@ -30,8 +30,8 @@ from ding_lite.rl.networks.actor_critic import ActorCriticNetwork
 from ding_lite.rl.networks.inputs import make_norm
 from ding_lite.rl.networks.trees.parts import encodes_images, for_inference
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig, make_network
-from ding_lite.rl.policies.base import own_config
-from ding_lite.rl.policies.open_policy import GradientPolicy, check_no_description, step_sizes
+from ding_lite.rl.policies.base.config import check_no_description, own_config
+from ding_lite.rl.policies.base.gradient_policy import GradientPolicy
 from ding_lite.rl.recorded.actor_critic import RecordedActorCritic, RecurrentActorCritic, Unroll
 from ding_lite.rl.replay.rollouts import Minibatch, join_rollouts, merged, on_device
 from ding_lite.rl.seeding import make_rng
@@ -133,7 +133,6 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         self._optimizer = self._make_optimizer(self._net, eps=_ADAM_EPS)
         own = self._net.flat if isinstance(self._net, RecordedActorCritic) else None
         self._compile_networks([] if own is None else [own])
-        self._lr_at = step_sizes(config)
 
     @property
     def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:

@@ -37,8 +37,9 @@ from ding_lite.rl.networks.box_actors import BoxActor
 from ding_lite.rl.networks.box_networks import BoxForm, BoxNetworks, Networks
 from ding_lite.rl.networks.inputs import make_norm, read_norm, with_norm
 from ding_lite.rl.networks.trees.parts import for_inference
-from ding_lite.rl.policies.base import BoxActions, PolicyConfig, own_config, packed
-from ding_lite.rl.policies.open_policy import OpenPolicy, check_no_description
+from ding_lite.rl.policies.base.config import PolicyConfig, check_no_description, own_config
+from ding_lite.rl.policies.base.open_policy import OpenPolicy
+from ding_lite.rl.policies.base.spaces import BoxActions, packed
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom

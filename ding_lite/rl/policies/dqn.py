@@ -28,14 +28,14 @@ from ding_lite.rl.networks.inputs import make_norm
 from ding_lite.rl.networks.modules import without_numbers
 from ding_lite.rl.networks.q_nets import QNetwork, draw_weights, make_q_network, recorded_q_networks
 from ding_lite.rl.networks.trees.parts import encodes_images, for_inference, inputs_of
-from ding_lite.rl.policies.base import (
+from ding_lite.rl.policies.base.config import (
     QLearningConfig,
     StepConfig,
-    discrete_actions,
+    check_no_description,
     own_config,
-    packed,
 )
-from ding_lite.rl.policies.open_policy import OpenPolicy, check_no_description, step_sizes
+from ding_lite.rl.policies.base.open_policy import OpenPolicy
+from ding_lite.rl.policies.base.spaces import discrete_actions, packed
 from ding_lite.rl.recorded.network import RecordedQNetwork
 from ding_lite.rl.seeding import make_rng
 from ding_lite.rl.spec import EnvSpec
@@ -126,7 +126,6 @@ class DQN(OpenPolicy):
         self._q_net, self._target_net = self._make_networks(network)
         self._norm = make_norm(spec, normalize_obs=config.normalize_obs, device=self.device)
         self._loss = LOSSES[config.loss]
-        self._lr = step_sizes(config)
         self._optimizer = self._make_optimizer(self._q_net)
         both = (self._q_net, self._target_net)
         self._compile_networks(net.flat for net in both if isinstance(net, RecordedQNetwork))
@@ -247,7 +246,7 @@ class DQN(OpenPolicy):
         inputs["obs"], inputs["next_obs"] = self._observations(batch)
         inputs["mask"] = self._next_mask(batch)
         check = partial(self.check_loss, update=self.train_iter + 1)
-        self._optimizer.lr = self._lr(self.train_iter)
+        self._optimizer.lr = self._lr_at(self.train_iter)
         metrics = self._run_update(inputs, rows=rows, follows=self._follows)
         self.train_iter += 1
         if self.config.lr_end is not None:
@@ -332,7 +331,7 @@ class DQN(OpenPolicy):
             weights_P: The flat weights: the policy's own, or a copy that replaces them.
             target_P: The flat weights of the target network, likewise.
         """
-        self._optimizer.lr = self._lr(self.train_iter)
+        self._optimizer.lr = self._lr_at(self.train_iter)
         self._move(grad_P, weights_P, target_P, follows=self._follows)
         self.train_iter += 1
 

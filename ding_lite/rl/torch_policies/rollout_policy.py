@@ -17,7 +17,7 @@ from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout
 from ding_lite.rl.formulas.advantages import Advantages, gae
 from ding_lite.rl.host_or_device import Metrics
 from ding_lite.rl.memory import Memory
-from ding_lite.rl.policies.base import packed
+from ding_lite.rl.policies.base.spaces import packed
 from ding_lite.rl.replay.rollouts import join_rollouts
 from ding_lite.rl.spec import within
 from ding_lite.rl.torch_policies.config import ConfigT

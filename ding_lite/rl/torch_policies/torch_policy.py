@@ -22,8 +22,9 @@ from ding_lite.rl.batch import Array, NumpyArray, Sequences, Transitions
 from ding_lite.rl.host_or_device import Metrics, as_tensor, computable, number, placed
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.inputs import make_norm
-from ding_lite.rl.policies.base import check_obs, own_config, packed
-from ding_lite.rl.policies.open_policy import GradientPolicy, step_sizes
+from ding_lite.rl.policies.base.config import own_config
+from ding_lite.rl.policies.base.gradient_policy import GradientPolicy
+from ding_lite.rl.policies.base.spaces import check_obs, packed
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.attributes import Attributes, check_names, refusing_properties
@@ -131,7 +132,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         built = {n: v for n, v in vars(self).items() if n not in before or v is not before[n]}
         check_names(self, built)
         self._attributes = Attributes(self, set(built) - set(before))
-        self._lr_at = step_sizes(config)
         self._flatten()
 
     def _flatten(self) -> None:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.errors import ConfigError, NonFiniteError, ShapeError, kind_of
-from ding_lite.rl.batch import Array, FloatArray
+from ding_lite.errors import (
+    CheckpointError,
+    ConfigError,
+    NonFiniteError,
+    did_you_mean,
+    kind_of,
+)
+from ding_lite.rl.batch import Array
 from ding_lite.rl.formulas.schedules import Schedule, linear
-from ding_lite.rl.host_or_device import Metrics, Number, metrics_of, on, placed, usable_device
-from ding_lite.rl.memory import Memory
+from ding_lite.rl.host_or_device import Number, on, placed, usable_device
 from ding_lite.rl.networks.inputs import RunningNorm, read_norm, with_norm
 from ding_lite.rl.packing import ArrayT
-from ding_lite.rl.policies.base import check_obs, check_state_keys, packed
+from ding_lite.rl.policies.base.spaces import check_obs, packed
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec, check_spec
 from ding_lite.rl.torch_random import TorchRandom
@@ -33,17 +37,11 @@ from ding_lite.rl.weights.compiled import (
     check_captures,
     compiler_of,
 )
-from ding_lite.rl.weights.flat import SavedNetwork, clip_norm
+from ding_lite.rl.weights.flat import SavedNetwork
 from ding_lite.rl.weights.flat_module import FlatModule, copied
-from ding_lite.rl.weights.optimizers import Optimizer, TorchOptimizer, make_optimizer, takes_lr
+from ding_lite.rl.weights.optimizers import Optimizer, TorchOptimizer, make_optimizer
 from ding_lite.rl.wrong_calls import ELSEWHERE, Elsewhere, explained
-from ding_lite.settings.config import default_values
 
-_OF_NETWORKS = (
-    *("hidden", "torso", "convs", "activation", "image_activation"),
-    *("dueling", "memory", "memory_size"),
-)
-"""The settings that describe a network."""
 _RANDOM = {"rng", "network_rng"}
 """The keys of a policy's state that hold random numbers."""
 
@@ -76,6 +74,8 @@ class OpenPolicy(ABC):
     _rng: np.random.Generator
     _random: TorchRandom | None = None
     """The stream that a user's networks draw from."""
+    _lr_at: Schedule
+    """The step size as a function of the number of updates done."""
     _norm: RunningNorm | None
     """The statistics by which observations are normalised."""
     _sees_trees: bool
@@ -233,7 +233,7 @@ class OpenPolicy(ABC):
         """
         optimizers = self._saved_optimizers()
         expected = {*self._saved_networks, *optimizers, *self._progress()}
-        check_state_keys(state, expected, policy=type(self).__name__)
+        _check_state_keys(state, expected, policy=type(self).__name__)
         self._load_networks(state)
         for key, optimizer in optimizers.items():
             optimizer.load_state_dict(state[key])
@@ -457,177 +457,33 @@ class OpenPolicy(ABC):
         )
 
     def _make_optimizer(self, network: Any, *, eps: float = 1e-8) -> Optimizer:  # noqa: ANN401
+        config = self.config
+        lr_end = config.lr if config.lr_end is None else config.lr_end
+        self._lr_at = linear(config.lr, lr_end, steps=config.lr_updates)
         return make_optimizer(
             self._parts.get("optimizer"),
             network.weights.flat,
             network.grads.flat,
             lambda: [*network.module.parameters()],
-            lr=self.config.lr,
-            lr_end=self.config.lr_end,
+            lr=config.lr,
+            lr_end=config.lr_end,
             eps=eps,
             captured=self._is_captured,
         )
 
 
-def step_sizes(config: Any) -> Schedule:  # noqa: ANN401 - a config with a falling step size
-    """Return the step size as a function of the number of updates done."""
-    lr_end = config.lr if config.lr_end is None else config.lr_end
-    return linear(config.lr, lr_end, steps=config.lr_updates)
-
-
-class GradientPolicy(OpenPolicy):
-    """A policy with a single loss; other nodes may compute its gradient."""
-
-    state_size: int = 0
-    """The length of the recurrent state of one environment; 0 without memory."""
-    _lr_at: Schedule
-    _skipped: Tensor | None = None
-    """On a device, 1.0 if an update of this `learn` was skipped, else 0.0."""
-
-    @property
-    @abstractmethod
-    def _grad_P(self) -> Tensor:
-        """The flat gradient that the backward writes; it is clipped in place."""
-
-    @property
-    @abstractmethod
-    def _buffers(self) -> Mapping[str, Tensor]:
-        """The tensors that are saved but not learned by gradients, such as running means."""
-
-    def make_memory(self, num_envs: int) -> Memory | None:
-        """Make a memory for so many environments; None for a policy without memory."""
-        return Memory(num_envs, self.state_size) if self.state_size else None
-
-    def _check_memory(self, memory: Memory | None, num_envs: int) -> None:
-        if (memory is not None) != bool(self.state_size):
-            has = "has memory: give `memory=`" if self.state_size else "has no memory: leave it out"
-            raise ConfigError(
-                f"{type(self).__name__} {has}. `memory = policy.make_memory(num_envs)` makes one, "
-                f"and `memory.reset(done)` follows each env step."
-            )
-        if memory is None:
-            return
-        expected, is_memory = (num_envs, self.state_size), isinstance(memory, Memory)
-        if not is_memory or memory.state.shape != expected:
-            found = f"is {kind_of(memory)}"
-            if is_memory:
-                found = f"has states of the shape {memory.state.shape}"
-            raise ShapeError(
-                f"`memory` {found}; {expected} was expected "
-                f"for {num_envs} observations and {type(self).__name__}'s network. "
-                f"`policy.make_memory({num_envs})` makes one."
-            )
-
-    @contextmanager
-    def _keeping_buffers(self) -> Iterator[None]:
-        before = {name: buffer.clone() for name, buffer in self._buffers.items()}
-        yield
-        buffers = self._buffers  # read again, as the network may have replaced them
-        changed = [name for name, old in before.items() if not torch.equal(old, buffers[name])]
-        for name, old in before.items():
-            buffers[name].copy_(old)
-        if changed:
-            raise ConfigError(
-                f"The buffers {', '.join(map(repr, changed))} of the network change while it "
-                f"learns, and a gradient that is sent elsewhere does not carry them. Take "
-                f"nn.LayerNorm or nn.GroupNorm in place of BatchNorm."
-            )
-
-    def apply_gradient(self, grad_P: Tensor | FloatArray) -> float:
-        """Do one step of the optimiser along a gradient of `gradients`, or a mean of several.
-
-        Args:
-            grad_P: [P]. It is not changed.
-
-        Returns:
-            Its length before it was clipped to `max_grad_norm`.
-
-        Raises:
-            ShapeError: If it is of other weights.
-            NonFiniteError: If it is not finite. The weights are then unchanged.
-        """
-        own_P = self._grad_P
-        if not isinstance(grad_P, Tensor):
-            grad_P = torch.from_numpy(np.array(grad_P, dtype=np.float32))  # may be read-only
-        if grad_P.shape != own_P.shape:
-            raise ShapeError(
-                f"The gradient has shape {tuple(grad_P.shape)}; {tuple(own_P.shape)} was "
-                f"expected. Is it of a network of the same size?"
-            )
-        own_P.copy_(grad_P)
-        norm = float(clip_norm(own_P, self.config.max_grad_norm))
-        self._check_finite(norm, "length of the gradient")
-        self._step(own_P)
-        return norm
-
-    def _improve(
-        self, loss: Number, grad_P: Tensor | None = None, weights_P: Tensor | None = None
-    ) -> Number:
-        """Apply the gradient of a loss; return its length.
-
-        `grad_P` and `weights_P` are the policy's own if None.
-        """
-        grad_P = self._grad_P if grad_P is None else grad_P
-        if self.reduce_gradient is not None:
-            self._check_finite(float(loss))  # before other learners use its gradient
-            self.reduce_gradient(grad_P)
-        norm, skip = self._clipped(loss, grad_P)
-        self._step(grad_P, weights_P, skip=skip)
-        self._note_skip(skip)
-        return norm
-
-    def _clipped(self, loss: Number, grad_P: Tensor) -> tuple[Number, Tensor | None]:
-        """Clip the gradient; return its length, and on a device whether to skip the step."""
-        norm = clip_norm(grad_P, self.config.max_grad_norm)
-        if isinstance(loss, Tensor):
-            return norm, (~torch.isfinite(loss + norm)).float()  # the sum is finite if both are
-        self._check_finite(float(norm), "length of the gradient")
-        return norm, None
-
-    def _note_skip(self, skip: Tensor | None) -> None:
-        if skip is not None:
-            self._skipped = skip if self._skipped is None else torch.maximum(self._skipped, skip)
-
-    def _step(
-        self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
-    ) -> None:
-        self._optimizer.lr = self._lr_at(self.train_iter)
-        self._optimizer.step(grad_P, weights_P, skip=skip)
-        self.train_iter += 1
-
-    def _metrics(self, values: Mapping[str, Any]) -> Metrics:
-        """Return the metrics of the last update of `learn`; `loss` is NaN if one was skipped."""
-        skipped, self._skipped = self._skipped, None
-        if skipped is not None:
-            values = {**values, "loss": torch.where(skipped > 0.0, torch.nan, values["loss"])}
-        update = f"one of {type(self).__name__}'s updates up to {self.train_iter}"
-        return metrics_of(values, partial(self._check_finite, update=update))
-
-
-def check_no_description(config: object) -> None:
-    """Raise if settings describe a network although the user has given one."""
-    found = {
-        f"`{name}`": f"`{name}` is {getattr(config, name)!r}"
-        for name, default in default_values(type(config)).items()
-        if name in _OF_NETWORKS and getattr(config, name) != default
-    }
-    if found:
-        raise ConfigError(
-            f"{' and '.join(found.values())}, which describes the network of this package, and a "
-            f"network was given. Leave {' and '.join(found)} out, and build the module so; "
-            f"one with a `state_size` has memory."
+def _check_state_keys(state: Mapping[str, Any], expected: set[str], *, policy: str) -> None:
+    if not isinstance(state, Mapping):
+        raise CheckpointError(
+            f"This is no state of a {policy}, but {kind_of(state)}. `policy.state_dict()` returns "
+            f"one, and `load_checkpoint(folder).state` reads it from a checkpoint."
         )
-
-
-def without_unused(settings: Mapping[str, Any], parts: Mapping[str, object]) -> dict[str, Any]:
-    """Return settings without those that describe a network or optimiser that a part replaces.
-
-    Example:
-        >>> without_unused({"hidden": (512,), "lr": 1e-3}, {"network": nn.Linear})
-        {'lr': 0.001}
-    """
-    unused = {*_OF_NETWORKS} if "network" in parts or {"actor", "critic"} <= {*parts} else set()
-    make: Any = parts.get("optimizer")
-    if callable(make) and not takes_lr(make):
-        unused.add("lr_end")
-    return {name: value for name, value in settings.items() if name not in unused}
+    missing, unknown = expected - state.keys(), state.keys() - expected
+    if missing or unknown:
+        hint = "".join(did_you_mean(str(key), expected) for key in sorted(unknown)[:1])
+        if "policy" in unknown:
+            hint = ' It is a state of several parts: take `state["policy"]`.'
+        raise CheckpointError(
+            f"This is no state of a {policy}: missing {sorted(missing) or 'nothing'}, "
+            f"unknown {sorted(unknown) or 'nothing'}.{hint}"
+        )
