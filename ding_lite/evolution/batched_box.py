@@ -82,7 +82,7 @@ class BoxStack(ReplayStack[BoxT]):
         )
         for row, turn in layout.learning():
             loss = float(values["loss"][row])
-            if turn.passes(partial(turn.policy.check_loss, loss, of="critics")):
+            if turn.passes(partial(turn.policy.check_finite, loss, "loss of the critics")):
                 turn.policy.step_critics(self._grads.rows[row], self._weights.rows[row])
         is_due = {row: turn.policy.actor_is_due for row, turn in layout.learning()}
         of_actor = {}
@@ -91,7 +91,7 @@ class BoxStack(ReplayStack[BoxT]):
         for row, turn in layout.learning():
             if is_due[row]:
                 loss = float(of_actor["actor_loss"][row])
-                if not turn.passes(partial(turn.policy.check_loss, loss, of="actor")):
+                if not turn.passes(partial(turn.policy.check_finite, loss, "loss of the actor")):
                     continue
                 turn.policy.step_actor(
                     self._grads.rows[row], self._weights.rows[row], self._target.rows[row]

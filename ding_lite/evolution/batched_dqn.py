@@ -82,7 +82,7 @@ class DQNStack(ReplayStack[DQN]):
 
         for row, turn in layout.learning():
             policy, loss = turn.policy, float(found.loss_G[row])
-            if not turn.passes(partial(policy.check_loss, loss)):
+            if not turn.passes(partial(policy.check_finite, loss)):
                 continue
             policy.step(self._grads.rows[row], self._weights.rows[row], self._target.rows[row])
             if turn.count():

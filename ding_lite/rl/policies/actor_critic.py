@@ -386,7 +386,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         )
         values = {name: number(value_1[0]) for name, value_1 in values_1.items()}
         if isinstance(values["loss"], float):
-            self._check_finite(values["loss"])
+            self.check_finite(values["loss"])
         self._net.backward(saved, *grads)
         return values
 
@@ -414,7 +414,7 @@ def step_of_member(
     policy: ActorCriticPolicy[Any], values: dict[str, float], grad_P: Tensor, weights_P: Tensor
 ) -> None:
     """Do what `Descend` asks for, on weights elsewhere, once their gradient is written."""
-    policy._check_finite(values["loss"])
+    policy.check_finite(values["loss"])
     if not policy._stops(values):
         values["grad_norm"] = policy._improve(values["loss"], grad_P, weights_P)
 

@@ -249,7 +249,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         weight_1B = rows.fold(batch.weight) if isinstance(batch, PrioritizedTransitions) else None
         draw = partial(self._drawn, len(batch))
         of_critics, of_actor = (
-            partial(self.check_loss, of=owner, update=self.train_iter + 1)
+            partial(self.check_finite, what=f"loss of the {owner}", update=self._present_update)
             for owner in ("critics", "actor")
         )
         with self._drawing:

@@ -245,7 +245,7 @@ class DQN(OpenPolicy):
         self._note(batch.obs)
         inputs["obs"], inputs["next_obs"] = self._observations(batch)
         inputs["mask"] = self._next_mask(batch)
-        check = partial(self.check_loss, update=self.train_iter + 1)
+        check = partial(self.check_finite, update=self._present_update)
         self._optimizer.lr = self._lr_at(self.train_iter)
         metrics = self._run_update(inputs, rows=rows, follows=self._follows)
         self.train_iter += 1
@@ -266,7 +266,7 @@ class DQN(OpenPolicy):
             mask_GBA=seen.mask,
         )
         found = q_gradient(rows, seen, q_1BA, next_q_1B, self._loss, weight_1B)
-        skip = self._guarded(found.loss_G[0], self.check_loss)
+        skip = self._guarded(found.loss_G[0], self.check_finite)
         self._q_net.backward(saved, as_tensor(found.grad_GBA[0]))
         grad_P = self._q_net.grads.flat
         if self.reduce_gradient is not None:

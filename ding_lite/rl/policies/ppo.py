@@ -120,8 +120,8 @@ class PPO(ActorCriticPolicy[PPOConfig]):
             self.reduce_gradient(kl)
         return kl.item() > limit
 
-    def _captured(self) -> CapturedUpdate | None:
-        if self._is_captured and self.config.target_kl is not None:
+    def _captured(self) -> CapturedUpdate:
+        if self.config.target_kl is not None:
             raise ConfigError(
                 '`compile="graph"` captures updates, and with `target_kl` the host looks at each '
                 "of them before its step. Leave one of the two out."

@@ -512,7 +512,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             self._is_checked = True
         value = number(computable(loss))
         if isinstance(value, float):
-            self._check_finite(value)
+            self.check_finite(value)
         self._flat.zero_grad()  # `loss` may have a backward of its own
         torch.autograd.backward([loss])
         return {"loss": value, **read_metrics(metrics, batch, kind)}

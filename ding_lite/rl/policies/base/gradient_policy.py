@@ -100,7 +100,7 @@ class GradientPolicy(OpenPolicy):
             )
         own_P.copy_(grad_P)
         norm = float(clip_norm(own_P, self.config.max_grad_norm))
-        self._check_finite(norm, "length of the gradient")
+        self.check_finite(norm, "length of the gradient")
         self._step(own_P)
         return norm
 
@@ -113,7 +113,7 @@ class GradientPolicy(OpenPolicy):
         """
         grad_P = self._grad_P if grad_P is None else grad_P
         if self.reduce_gradient is not None:
-            self._check_finite(float(loss))  # before other learners use its gradient
+            self.check_finite(float(loss))  # before other learners use its gradient
             self.reduce_gradient(grad_P)
         norm, skip = self._clipped(loss, grad_P)
         self._step(grad_P, weights_P, skip=skip)
@@ -125,7 +125,7 @@ class GradientPolicy(OpenPolicy):
         norm = clip_norm(grad_P, self.config.max_grad_norm)
         if isinstance(loss, Tensor):
             return norm, (~torch.isfinite(loss + norm)).float()  # the sum is finite if both are
-        self._check_finite(float(norm), "length of the gradient")
+        self.check_finite(float(norm), "length of the gradient")
         return norm, None
 
     def _note_skip(self, skip: Tensor | None) -> None:
@@ -145,4 +145,4 @@ class GradientPolicy(OpenPolicy):
         if skipped is not None:
             values = {**values, "loss": torch.where(skipped > 0.0, torch.nan, values["loss"])}
         update = f"one of {type(self).__name__}'s updates up to {self.train_iter}"
-        return metrics_of(values, partial(self._check_finite, update=update))
+        return metrics_of(values, partial(self.check_finite, update=update))

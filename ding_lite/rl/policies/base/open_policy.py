@@ -126,7 +126,7 @@ class OpenPolicy(ABC):
         self._parts: dict[str, Any] = {
             name: part for name, part in parts.items() if part is not None
         }
-        self._graph = self._captured()
+        self._graph = self._captured() if compile == "graph" else None
         """The captured update; None if updates are not captured."""
 
     if not TYPE_CHECKING:  # a type checker refuses unknown names by itself
@@ -363,10 +363,6 @@ class OpenPolicy(ABC):
                     if path in own:  # a grown network may have other parameters
                         own[path].requires_grad_(parameter.requires_grad)
 
-    @property
-    def _is_captured(self) -> bool:
-        return self._compile == "graph"
-
     def _compile_networks(self, networks: Iterable[FlatModule]) -> None:
         if self._compiler is None:
             return
@@ -380,9 +376,7 @@ class OpenPolicy(ABC):
         for flat in found:
             flat.run = self._compiler(flat.run)
 
-    def _captured(self) -> CapturedUpdate | None:
-        if not self._is_captured:
-            return None
+    def _captured(self) -> CapturedUpdate:
         if not hasattr(self, "_update"):
             raise ConfigError(
                 f'`compile="graph"` captures the updates of DQN and PPO, and those of '
@@ -438,16 +432,21 @@ class OpenPolicy(ABC):
         check(float(loss))  # before other learners use its gradient
         return None
 
-    def check_loss(self, loss: float, *, of: str = "", update: int | None = None) -> None:
-        """Raise NonFiniteError if a loss is NaN or infinite; `of` names the networks of several."""
-        number = self.train_iter + 1 if update is None else update
-        what = f"loss of the {of}" if of else "loss"
-        self._check_finite(loss, what, f"{type(self).__name__}'s update {number}")
+    @property
+    def _present_update(self) -> str:
+        return f"{type(self).__name__}'s update {self.train_iter + 1}"
 
-    def _check_finite(self, value: float, what: str = "loss", update: str = "") -> None:
+    def check_finite(self, value: float, what: str = "loss", *, update: str = "") -> None:
+        """Raise NonFiniteError if a number of an update, by default the present one, is not finite.
+
+        Args:
+            value: The number.
+            what: Its name in the message.
+            update: The name of the update there.
+        """
         if math.isfinite(value):
             return
-        of = update or f"{type(self).__name__}'s update {self.train_iter + 1}"
+        of = update or self._present_update
         names = ("lr", "critic_lr", "actor_lr", "max_grad_norm")
         now = [f"`{n}` (now {getattr(self.config, n)})" for n in names if hasattr(self.config, n)]
         raise NonFiniteError(
@@ -468,7 +467,7 @@ class OpenPolicy(ABC):
             lr=config.lr,
             lr_end=config.lr_end,
             eps=eps,
-            captured=self._is_captured,
+            captured=self._graph is not None,
         )
 
 
