@@ -118,9 +118,9 @@ class Inbox:
     A receiver that only listens to an event may join before the task does. The end of the job and
     the values of the ctx are kept for the first task, which depends on them.
 
-    At the end of the job each node emits it once, also if another node has ended the job. So
-    between two runs of this node the first end that comes from a node belongs to the last run, and
-    is dropped; a second one belongs to the next run, which that node has made before this one.
+    At the end of the job each node emits it once, also if another node has ended the job. So the
+    first end that comes from a node belongs to this run, or between two runs to the last one, and
+    is then dropped. A second one belongs to the next run, which that node has made before this one.
     """
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class Inbox:
         self._is_between_runs = False
         self._ended_by: set[int | None] = set()
         """The nodes that have emitted the end of this run, or of the last one between two runs."""
-        self._early_ends: dict[int | None, _Message] = {}
+        self._next_ended_by: set[int | None] = set()
         self._ctx: dict[int, dict[str, Any]] = {}
         self._topics: dict[int, dict[str, Any]] = {}
         self._subscriptions: tuple[ref[Subscription], ...] = ()
@@ -157,11 +157,10 @@ class Inbox:
         take = methodcaller("receive_event", node_id, event, args, kwargs)
         with self._lock:
             if event == FINISH:
-                is_late = node_id is not None and node_id not in self._ended_by
-                self._ended_by.add(node_id)
-                if self._is_between_runs:
-                    if not is_late:
-                        self._early_ends[node_id] = take
+                is_between = self._is_between_runs
+                is_of_next = is_between if node_id is None else node_id in self._ended_by
+                (self._next_ended_by if is_of_next else self._ended_by).add(node_id)
+                if is_between:
                     return
             self._events.append((event, take))
         self._deliver()
@@ -172,9 +171,9 @@ class Inbox:
             if not self._is_between_runs:
                 return
             self._is_between_runs = False
-            early, self._early_ends = self._early_ends, {}
-            self._ended_by = {*early}
-            self._events.extendleft((FINISH, message) for message in early.values())
+            self._ended_by, self._next_ended_by = self._next_ended_by, set()
+            ends = [methodcaller("receive_event", n, FINISH, (), {}) for n in self._ended_by]
+            self._events.extendleft((FINISH, end) for end in ends)
         self._deliver()
 
     def end_run(self) -> None:
