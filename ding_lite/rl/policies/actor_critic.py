@@ -62,7 +62,6 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     config: ConfigT
     _config_type: type[ConfigT]
     _saved_networks = ("network",)
-    _random: TorchRandom
 
     def __init__(
         self,
@@ -188,7 +187,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
 
     @abstractmethod
     def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, ForwardResult | None]]:
-        """Return env steps with advantages and targets, and what was seen of them if it was."""
+        """Return env steps with advantages and targets, and the network's outputs if known."""
 
     @staticmethod
     @abstractmethod
@@ -237,7 +236,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         with self._keeping_buffers():
             steps, seen = self._answered(self._rows(self._ready(self._joined(rollouts))))
             values = self._write_gradient(self._rows_of(steps), steps, seen)
-        return self._net.grads.flat.clone(), self._metrics(values)
+        return self._grad_P.clone(), self._metrics(values)
 
     @property
     def n_step(self) -> int:
@@ -319,14 +318,6 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     def _load_networks(self, state: Mapping[str, Any]) -> None:
         self.load_weights(state["network"])
 
-    @property
-    def _buffers(self) -> Mapping[str, Tensor]:
-        return self._net.buffers
-
-    @property
-    def _grad_P(self) -> Tensor:
-        return self._net.grads.flat
-
     def _values(self, inputs: AnyArray, state_NS: AnyArray | None = None) -> AnyArray:
         """Compute the values of what `as_inputs` has returned; nothing is recorded."""
         if state_NS is None:
@@ -394,7 +385,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
 def updates_of(
     policy: ActorCriticPolicy[Any], rollouts: Sequence[Rollout]
 ) -> Updates[dict[str, float]]:
-    """Do the updates of `policy.learn(rollouts)` with answers from elsewhere; return metrics."""
+    """Yield the requests of `policy.learn(rollouts)`, which the caller answers; return metrics."""
     metrics = yield from policy._updates(rollouts)
     return {name: float(value) for name, value in metrics.items()}
 
@@ -406,14 +397,14 @@ def loss_of_members(
     distribution: Distribution,
     *given: Any,  # noqa: ANN401 - those of `actor_critic_loss`
 ) -> tuple[dict[str, AnyArray], AnyArray, AnyArray]:
-    """Compute the loss of several policies of the kind of one, and its gradients."""
+    """Compute the loss of several policies of one class, and its gradients."""
     return actor_critic_loss(policy._policy_loss, rows, settings, distribution, *given)
 
 
 def step_of_member(
     policy: ActorCriticPolicy[Any], values: dict[str, float], grad_P: Tensor, weights_P: Tensor
 ) -> None:
-    """Do what `Descend` asks for, on weights elsewhere, once their gradient is written."""
+    """Answer `Descend`: step weights, which need not be the policy's own, along a gradient."""
     policy.check_finite(values["loss"])
     if not policy._stops(values):
         values["grad_norm"] = policy._improve(values["loss"], grad_P, weights_P)

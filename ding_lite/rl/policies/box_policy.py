@@ -85,7 +85,6 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
     config: ConfigT
     _config_type: type[ConfigT]
     _saved_networks = ("weights", "target")
-    _random: TorchRandom
     form: ClassVar[BoxForm[Any]]
     """The networks of the algorithm."""
 

@@ -102,7 +102,6 @@ class DQN(OpenPolicy):
     config: DQNConfig
     _config_type = DQNConfig
     _saved_networks = ("q_net", "target_net")
-    _random: TorchRandom
 
     def __init__(
         self,

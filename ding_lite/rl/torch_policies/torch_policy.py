@@ -93,7 +93,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     config: ConfigT
     _saved_networks = ("weights", "targets", "attributes")
     _flat: FlatModule
-    _random: TorchRandom
     generator: torch.Generator
     """Draws random numbers on `device`; its state is saved."""
     _compiled_loss: Callable[[Any], tuple[Tensor, LossMetrics]] | None = None
@@ -406,17 +405,14 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         attributes = {**state["attributes"], **self._attributes.generators()}
         return {**super()._with_own_random(state), "attributes": attributes}
 
-    def _progress(self) -> dict[str, Any]:
-        rng = {**self._random.state_dict(), "generator": self.generator.get_state()}
-        return {"rng": rng, "env_step": self.env_step, "train_iter": self.train_iter}
+    def _random_state(self) -> dict[str, Any]:
+        return {"rng": {**self._random.state_dict(), "generator": self.generator.get_state()}}
 
-    def _load_progress(self, state: Mapping[str, Any]) -> None:
+    def _load_random_state(self, state: Mapping[str, Any]) -> None:
         self._random.load_state_dict(state["rng"])
         words = to_words(state["rng"]["generator"])
         if words.shape == self.generator.get_state().shape:  # else it is of another kind of device
             self.generator.set_state(words)
-        self.env_step = int(state["env_step"])
-        self.train_iter = int(state["train_iter"])
 
     def reseed(self, seed: int) -> None:
         """Continue with the random numbers of another seed."""
@@ -434,7 +430,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     def _choose(self, obs: NumpyArray, explore: bool, memory: Memory | None) -> tuple[Any, ...]:
         """Return what `choose` returned, one value for each of `_chosen`; keep the next states."""
-        inputs = self._inputs(obs)
+        inputs = self._placed(np.asarray(obs, dtype=self.spec.obs_dtype))
         self._check_memory(memory, len(obs))
         states = [] if memory is None else [as_tensor(memory.state).to(self.device)]
         with self._acting():
@@ -451,10 +447,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             what = f"`choose` of {type(self).__name__} returned the next states"
             memory.state[:] = checked(values[-1], memory.state.shape, what=what).cpu().numpy()
         return values[: len(self._chosen)]
-
-    def _inputs(self, obs: NumpyArray) -> Tensor:
-        check_obs(obs, self.spec)
-        return self._seen(as_tensor(np.asarray(obs, dtype=self.spec.obs_dtype)).to(self.device))
 
     def _seen(self, obs: Tensor) -> Tensor:
         return obs if self._norm is None else cast(Tensor, self._norm(obs))
@@ -532,14 +524,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     def _mean(self, loss_B: Tensor, batch: Any) -> Tensor:  # noqa: ANN401 - what `loss` takes
         return mean_loss(loss_B, batch, type(self).__name__)
-
-    @property
-    def _grad_P(self) -> Tensor:
-        return self._flat.grads.flat
-
-    @property
-    def _buffers(self) -> Mapping[str, Tensor]:
-        return self._flat.buffers
 
     def _step(
         self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None

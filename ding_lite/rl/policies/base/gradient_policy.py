@@ -17,7 +17,7 @@ from ding_lite.rl.batch import FloatArray
 from ding_lite.rl.host_or_device import Metrics, Number, metrics_of
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.policies.base.open_policy import OpenPolicy
-from ding_lite.rl.weights.flat import clip_norm
+from ding_lite.rl.weights.flat import LearnedNetwork, clip_norm
 
 
 class GradientPolicy(OpenPolicy):
@@ -30,13 +30,13 @@ class GradientPolicy(OpenPolicy):
 
     @property
     @abstractmethod
-    def _grad_P(self) -> Tensor:
-        """The flat gradient that the backward writes; it is clipped in place."""
+    def _acting_net(self) -> LearnedNetwork:
+        """The network that acts and is learned."""
 
     @property
-    @abstractmethod
-    def _buffers(self) -> Mapping[str, Tensor]:
-        """The tensors that are saved but not learned by gradients, such as running means."""
+    def _grad_P(self) -> Tensor:
+        """The flat gradient that the backward writes; it is clipped in place."""
+        return self._acting_net.grads.flat
 
     def make_memory(self, num_envs: int) -> Memory | None:
         """Make a memory for so many environments; None for a policy without memory."""
@@ -64,9 +64,9 @@ class GradientPolicy(OpenPolicy):
 
     @contextmanager
     def _keeping_buffers(self) -> Iterator[None]:
-        before = {name: buffer.clone() for name, buffer in self._buffers.items()}
+        before = {name: buffer.clone() for name, buffer in self._acting_net.buffers.items()}
         yield
-        buffers = self._buffers  # read again, as the network may have replaced them
+        buffers = self._acting_net.buffers  # read again, as the network may have replaced them
         changed = [name for name, old in before.items() if not torch.equal(old, buffers[name])]
         for name, old in before.items():
             buffers[name].copy_(old)

@@ -37,13 +37,10 @@ from ding_lite.rl.weights.compiled import (
     check_captures,
     compiler_of,
 )
-from ding_lite.rl.weights.flat import SavedNetwork
+from ding_lite.rl.weights.flat import LearnedNetwork, SavedNetwork
 from ding_lite.rl.weights.flat_module import FlatModule, copied
 from ding_lite.rl.weights.optimizers import Optimizer, TorchOptimizer, make_optimizer
 from ding_lite.rl.wrong_calls import ELSEWHERE, Elsewhere, explained
-
-_RANDOM = {"rng", "network_rng"}
-"""The keys of a policy's state that hold random numbers."""
 
 
 class Learners(Protocol):
@@ -72,7 +69,7 @@ class OpenPolicy(ABC):
     """The keys of the networks in the state."""
     _optimizer: Optimizer
     _rng: np.random.Generator
-    _random: TorchRandom | None = None
+    _random: TorchRandom
     """The stream that a user's networks draw from."""
     _lr_at: Schedule
     """The step size as a function of the number of updates done."""
@@ -210,14 +207,19 @@ class OpenPolicy(ABC):
 
     def _progress(self) -> dict[str, Any]:
         """Copy the state of random numbers and the counts, a part of every policy's state."""
-        state = {
-            "rng": rng_state(self._rng),
-            "env_step": self.env_step,
-            "train_iter": self.train_iter,
-        }
-        if self.has_own_network and self._random is not None:
+        counts = {"env_step": self.env_step, "train_iter": self.train_iter}
+        return {**self._random_state(), **counts}
+
+    def _random_state(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"rng": rng_state(self._rng)}
+        if self.has_own_network:
             state["network_rng"] = self._random.state_dict()
         return state
+
+    def _load_random_state(self, state: Mapping[str, Any]) -> None:
+        if self.has_own_network:
+            self._random.load_state_dict(state["network_rng"])
+        set_rng_state(self._rng, state["rng"])
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs."""
@@ -237,7 +239,9 @@ class OpenPolicy(ABC):
         self._load_networks(state)
         for key, optimizer in optimizers.items():
             optimizer.load_state_dict(state[key])
-        self._load_progress(state)
+        self._load_random_state(state)
+        self.env_step = int(state["env_step"])
+        self.train_iter = int(state["train_iter"])
 
     @abstractmethod
     def _network_state(self) -> dict[str, Any]:
@@ -283,15 +287,7 @@ class OpenPolicy(ABC):
 
     def _with_own_random(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return the state of another policy with the random numbers of this one."""
-        own = self._progress()
-        return {**state, **{key: own[key] for key in _RANDOM & own.keys()}}
-
-    def _load_progress(self, state: Mapping[str, Any]) -> None:
-        if self.has_own_network and self._random is not None:
-            self._random.load_state_dict(state["network_rng"])
-        set_rng_state(self._rng, state["rng"])
-        self.env_step = int(state["env_step"])
-        self.train_iter = int(state["train_iter"])
+        return {**state, **self._random_state()}
 
     @property
     def has_own_network(self) -> bool:
@@ -306,9 +302,7 @@ class OpenPolicy(ABC):
     @property
     def _drawing(self) -> AbstractContextManager[None]:
         """The random stream of own modules, which replaces PyTorch's while they compute."""
-        if self._random is None or not self.has_own_network:
-            return nullcontext()
-        return self._random
+        return self._random if self.has_own_network else nullcontext()
 
     @property
     def parts(self) -> Mapping[str, object]:
@@ -395,7 +389,7 @@ class OpenPolicy(ABC):
                 '`compile="graph"` captures updates of one learner, and this one averages its '
                 'gradients with others. Leave `compile` out, or take `compile="torch"`.'
             )
-        with self._random or nullcontext():  # a graph cannot contain the change of generators
+        with self._random:  # a graph cannot contain the change of generators
             return self._graph(inputs, **form)
 
     def clone(self) -> Self:
@@ -418,8 +412,7 @@ class OpenPolicy(ABC):
     def reseed(self, seed: int) -> None:
         """Continue with the random numbers of another seed."""
         set_rng_state(self._rng, rng_state(make_rng(seed, "offspring")))
-        if self._random is not None:
-            self._random.reseed(seed)
+        self._random.reseed(seed)
 
     def _guarded(self, loss: Number, check: Callable[[float], None]) -> Tensor | None:
         """Prevent an update by a loss that is not finite: `check` raises an error if it is not.
@@ -455,7 +448,7 @@ class OpenPolicy(ABC):
             f"values have blown up."
         )
 
-    def _make_optimizer(self, network: Any, *, eps: float = 1e-8) -> Optimizer:  # noqa: ANN401
+    def _make_optimizer(self, network: LearnedNetwork, *, eps: float = 1e-8) -> Optimizer:
         config = self.config
         lr_end = config.lr if config.lr_end is None else config.lr_end
         self._lr_at = linear(config.lr, lr_end, steps=config.lr_updates)
