@@ -48,7 +48,7 @@ class BoxStack(ReplayStack[BoxT]):
 
     @classmethod
     def key(cls, policy: BoxT) -> Hashable | None:
-        """Return None for what is not computed together, such as the built-in ones of images."""
+        """Return the key of policies that are computed together; None for others, as of images."""
         config, parts = policy.config, {"actor", "critic"} & policy.parts.keys()
         if len(parts) == 2:
             obs, action = obs_of(policy), ((int(np.prod(policy.spec.action_shape)),), np.float32)

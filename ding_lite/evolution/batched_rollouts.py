@@ -277,7 +277,7 @@ class _Learning:
         self._has_ended = False
 
     def goes_on(self) -> bool:
-        """Go on with the answer up to what is asked next; return whether anything is."""
+        """Pass the answer to the updates; return whether they have made another request."""
         if self._has_ended:
             return False
         answer, self.answer = self.answer, None
@@ -325,7 +325,7 @@ def _estimate(running: Sequence[_Learning], requests: Sequence[Estimate]) -> Non
 
 
 class _Places:
-    """The places of env steps of each policy, [B] or [T, N], in arrays for all."""
+    """Joins arrays of env steps of each policy, [B, ...] or [T, N, ...], padded to one size."""
 
     def __init__(self, requests: Sequence[Forward | Minibatch]) -> None:
         self._shapes = tuple(
@@ -335,13 +335,13 @@ class _Places:
         self.layout = _layout(self._shapes)
 
     def padded(self, arrays: Sequence[NumpyArray]) -> NumpyArray:
-        """Return merged steps of each as one array, [G, B, ...] or [G, T, N, ...]."""
+        """Return the merged steps of each policy as one array, [G, B, ...] or [G, T, N, ...]."""
         pairs = zip(self._shapes, arrays, strict=True)
         own = [array.reshape(*shape, *array.shape[1:]) for shape, array in pairs]
         return _padded(own, axes=len(self._shapes[0])).numpy()
 
     def rows(self, arrays: Sequence[NumpyArray]) -> NumpyArray:
-        """Return merged steps of each behind each other, [M, ...]."""
+        """Return the merged steps of one policy after the other, [M, ...]."""
         return self.padded(arrays).reshape(self.layout.num_rows, *arrays[0].shape[1:])
 
 

@@ -226,7 +226,7 @@ def make_plan(
 
 
 def _unchosen(recipe: Recipe, maker: EnvMaker, choices: Choices) -> dict[str, Mapping[str, Any]]:
-    """Return what counts where nothing is given, by source: at most one has settings."""
+    """Return the values for all that was not given, by source, of which one has settings."""
     # Settings that a resumed run has not saved had their defaults, not today's presets.
     begun = choices.begun
     preset = {} if begun.settings else recipe.presets.get(maker.name, {})

@@ -110,7 +110,7 @@ def make_network(
 
 @lru_cache
 def _mlps(shape: tuple[int, ...], hidden: tuple[int, ...], **how: Any) -> ActorCriticModule:  # noqa: ANN401
-    """Make a module once for all networks of its sizes: it takes longer than their weights."""
+    """Make a module, cached, as it takes longer to make than the weights of a network."""
     return ActorCriticModule(shape, (), hidden, **how)
 
 

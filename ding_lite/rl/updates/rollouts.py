@@ -80,7 +80,7 @@ Updates: TypeAlias = Generator[Request, Any, FoundT]
 
 
 def unroll_of(rollout: Rollout) -> Unroll | None:
-    """Return how the states of a rollout begin and where they begin anew; None without any."""
+    """Return the initial states of a rollout and the ends of its episodes; None without memory."""
     if rollout.state is None:
         return None
     return Unroll(rollout.state, rollout.terminated | rollout.truncated)
@@ -98,7 +98,7 @@ def values_of(rollout: Rollout) -> Updates[tuple[AnyArray, AnyArray]]:
 
 
 def unseen_values(rollout: Rollout, seen: ForwardResult) -> Updates[AnyArray]:
-    """Return the values of `unseen_obs`, given what was seen of the rollout."""
+    """Return the values of `unseen_obs`, given the result for the other observations."""
     obs = unseen_obs(rollout)
     if seen.behind_TNS is None:
         return (yield Infer(obs))
