@@ -5,7 +5,7 @@ computed on arrays, on any other device on tensors there, and the host does not 
 
 The algorithms are in `a2c.py`, `ppo.py` and `impala.py`: each writes its updates as a generator,
 which yields what is to be computed (`rl/updates/rollouts.py`). `_answer` computes it for one
-policy, `evolution/batched_rollouts.py` for all of a population at once.
+policy, `evolution/batched/rollouts.py` for all of a population at once.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.evolution.batched_policies import Layout, ReplayStack, StackedTensors, obs_of
-from ding_lite.evolution.stacked_modules import StackedModule, stackable
+from ding_lite.evolution.batched.base import Layout, ReplayStack, StackedTensors, obs_of
+from ding_lite.evolution.batched.modules import StackedModule, stackable
 from ding_lite.rl.batch import NumpyArray, Transitions, to_numpy
 from ding_lite.rl.networks.action_values import Critics, CriticsOfMembers
 from ding_lite.rl.networks.box_actors import BoxActor, OwnActor

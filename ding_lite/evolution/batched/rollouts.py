@@ -19,8 +19,8 @@ from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from ding_lite.errors import NonFiniteError
-from ding_lite.evolution.batched_policies import Stack, UpdateResult, obs_of
-from ding_lite.evolution.stacked_modules import StackedModule, stackable
+from ding_lite.evolution.batched.base import Stack, UpdateResult, obs_of
+from ding_lite.evolution.batched.modules import StackedModule, stackable
 from ding_lite.rl.batch import NumpyArray, Rollout
 from ding_lite.rl.formulas.advantages import Advantages
 from ding_lite.rl.formulas.distributions import Distribution, Gaussian
