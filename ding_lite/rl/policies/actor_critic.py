@@ -177,8 +177,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     def _updates(self, rollouts: Sequence[Rollout]) -> Updates[Metrics]:
         rollout = self._joined(rollouts)
         values = yield from self._learned(self._ready(rollout))
-        if self._norm is not None:
-            self._norm.update(merged(rollout.obs))
+        self._note(merged(rollout.obs))
         return self._metrics(values)
 
     @abstractmethod
@@ -346,11 +345,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
 
     def _ready(self, rollout: Rollout) -> Rollout:
         """Return a rollout as it is learned from: observations normalised, and on the device."""
-        if self._norm is not None:
-            names = ("obs", "last_obs", "cut_obs")
-            normed: Any = {name: self._norm(getattr(rollout, name)) for name in names}
-            rollout = replace(rollout, **normed)
-        return on_device(rollout, self.device)
+        return on_device(self._normalized(rollout), self.device)
 
     def _forward(
         self, inputs: AnyArray, unroll: Unroll | None = None, is_training: bool = True

@@ -160,9 +160,8 @@ class TorchRolloutPolicy(TorchPolicy[ConfigT]):
         for batch in self._batches(rollouts):
             values = self._write_gradient(batch)
             self._improve(values["loss"])
-        if self._norm is not None:  # after learning: log-probabilities are of the old statistics
-            for rollout in rollouts:
-                self._norm.update(rollout.obs.reshape(-1, *self.spec.obs_shape))
+        for rollout in rollouts:  # after learning: log-probabilities are of the old statistics
+            self._note(rollout.obs.reshape(-1, *self.spec.obs_shape))
         if self.config.lr_end is not None:
             values["lr"] = self._optimizer.lr
         return self._metrics(values)

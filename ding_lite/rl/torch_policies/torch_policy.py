@@ -448,15 +448,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             memory.state[:] = checked(values[-1], memory.state.shape, what=what).cpu().numpy()
         return values[: len(self._chosen)]
 
-    def _seen(self, obs: Tensor) -> Tensor:
-        return obs if self._norm is None else cast(Tensor, self._norm(obs))
-
-    def _normalized(self, batch: Any) -> Any:  # noqa: ANN401 - of the type of the batch
-        if self._norm is None:
-            return batch
-        names = {"obs", "next_obs", "last_obs", "cut_obs"} & {f.name for f in fields(batch)}
-        return replace(batch, **{name: self._seen(getattr(batch, name)) for name in names})
-
     def _as_actions(self, chosen: Tensor, count: int, *, explore: bool) -> NumpyArray:
         what = f"`choose` of {type(self).__name__} returned the actions"
         checked(chosen, (count, *self.spec.action_shape), what=what)

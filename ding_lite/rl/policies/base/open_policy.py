@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
@@ -21,7 +22,7 @@ from ding_lite.errors import (
 )
 from ding_lite.rl.batch import Array
 from ding_lite.rl.formulas.schedules import Schedule, linear
-from ding_lite.rl.host_or_device import Number, on, placed, usable_device
+from ding_lite.rl.host_or_device import AnyArray, Number, on, placed, usable_device
 from ding_lite.rl.networks.inputs import RunningNorm, read_norm, with_norm
 from ding_lite.rl.packing import ArrayT
 from ding_lite.rl.policies.base.spaces import check_obs, packed
@@ -179,8 +180,17 @@ class OpenPolicy(ABC):
         """Return observations packed, checked, of the spec's dtype, and normalised."""
         obs = packed(obs, self.spec)
         check_obs(obs, self.spec)
-        obs = np.asarray(obs, dtype=self.spec.obs_dtype)
+        return self._seen(np.asarray(obs, dtype=self.spec.obs_dtype))
+
+    def _seen(self, obs: AnyArray) -> AnyArray:
         return obs if self._norm is None else self._norm(obs)
+
+    def _normalized(self, batch: Any) -> Any:  # noqa: ANN401 - of the type of the batch
+        """Return a batch, or a rollout, with its observations normalised."""
+        if self._norm is None:
+            return batch
+        names = {"obs", "next_obs", "last_obs", "cut_obs"} & {f.name for f in fields(batch)}
+        return replace(batch, **{name: self._norm(getattr(batch, name)) for name in names})
 
     def _placed(self, obs: Array) -> Tensor:
         """Return the observations of a batch, checked and normalised, on the device.
