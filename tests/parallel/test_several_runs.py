@@ -74,20 +74,22 @@ def test_a_run_that_another_node_has_ended_before_it_begins_makes_no_steps(kind:
         assert made <= (kind == "a task each")  # a new task begins its first step
 
 
-def test_a_second_end_during_a_slow_step_of_the_first_run_ends_the_second_run() -> None:
+def test_runs_that_another_node_has_ended_during_a_slow_step_of_the_first_end_at_once() -> None:
     has_ended = threading.Event()
 
-    def main() -> int:
+    def main() -> list[int]:
         router = current_router()
         if router.node_id == 1:
-            for _ in range(2):
+            for _ in range(3):
                 Task().use(lambda ctx: None).run(1)
             router.call(0, "end")
-            return 0
+            return []
         router.register("end", has_ended.set)
         Task().use(lambda ctx: has_ended.wait()).run()
         with runs("a task each") as run:
-            return run(1_000)
+            return [run(1_000) for _ in range(3)]
 
     with Cluster(2) as cluster:
-        assert cluster.run(main)[0] <= 1
+        second, third, own = cluster.run(main)[0]
+    assert max(second, third) <= 1
+    assert own == 1_000

@@ -7,7 +7,7 @@ kept, so a task that starts slowly costs no memory.
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import methodcaller
@@ -118,9 +118,9 @@ class Inbox:
     A receiver that only listens to an event may join before the task does. The end of the job and
     the values of the ctx are kept for the first task, which depends on them.
 
-    At the end of the job each node emits it once, also if another node has ended the job. So the
+    At the end of each run each node emits it once, also if another node has ended the job. So the
     first end that comes from a node belongs to this run, or between two runs to the last one, and
-    is then dropped. A second one belongs to the next run, which that node has made before this one.
+    is then dropped. Further ones belong to next runs, which that node has made before this one.
     """
 
     def __init__(self) -> None:
@@ -129,9 +129,9 @@ class Inbox:
         self._awaits_task = True
         self._end: _Message | None = None
         self._is_between_runs = False
-        self._ended_by: set[int | None] = set()
-        """The nodes that have emitted the end of this run, or of the last one between two runs."""
-        self._next_ended_by: set[int | None] = set()
+        self._ends: Counter[int | None] = Counter()
+        """The ends from each node: of this run, or of the last one between two runs, and of next
+        runs."""
         self._ctx: dict[int, dict[str, Any]] = {}
         self._topics: dict[int, dict[str, Any]] = {}
         self._subscriptions: tuple[ref[Subscription], ...] = ()
@@ -157,23 +157,22 @@ class Inbox:
         take = methodcaller("receive_event", node_id, event, args, kwargs)
         with self._lock:
             if event == FINISH:
-                is_between = self._is_between_runs
-                is_of_next = is_between if node_id is None else node_id in self._ended_by
-                (self._next_ended_by if is_of_next else self._ended_by).add(node_id)
-                if is_between:
+                self._ends[node_id] += node_id is not None or self._is_between_runs
+                if self._is_between_runs:
                     return
             self._events.append((event, take))
         self._deliver()
 
     def begin_run(self) -> None:
-        """End the run that begins if the job has ended it already."""
+        """Begin a run; end it if the job has ended it already."""
         with self._lock:
             if not self._is_between_runs:
                 return
             self._is_between_runs = False
-            self._ended_by, self._next_ended_by = self._next_ended_by, set()
-            ends = [methodcaller("receive_event", n, FINISH, (), {}) for n in self._ended_by]
+            self._ends -= Counter(node for node in self._ends if node is not None)
+            ends = [methodcaller("receive_event", n, FINISH, (), {}) for n in self._ends]
             self._events.extendleft((FINISH, end) for end in ends)
+            del self._ends[None]
         self._deliver()
 
     def end_run(self) -> None:
