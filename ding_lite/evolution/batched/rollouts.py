@@ -38,7 +38,7 @@ from ding_lite.rl.policies.actor_critic import (
     updates_of,
 )
 from ding_lite.rl.policies.impala import IMPALA
-from ding_lite.rl.recorded.actor_critic import Unroll
+from ding_lite.rl.recorded.actor_critic import Recurrence
 from ding_lite.rl.replay.rollouts import Minibatch
 from ding_lite.rl.updates.rollouts import Descend, Estimate, Forward, ForwardResult, Infer, Request
 from ding_lite.rl.weights.flat_module import copied
@@ -202,11 +202,11 @@ class RolloutStack(Stack[AnyPolicy]):
         if not self._like.state_size:
             both, saved = group.network.forward_saving(inputs)
         else:
-            unrolls = [cast(Unroll, one.unroll) for one in requests]
+            recurrences = [cast(Recurrence, one.recurrence) for one in requests]
             both, behind, saved = group.network.unroll(
                 inputs,
-                _padded([unroll.state_NS for unroll in unrolls]),
-                ~_padded([unroll.ended_TN for unroll in unrolls], axes=2).unsqueeze(-1),
+                _padded([each.state_NS for each in recurrences]),
+                ~_padded([each.ended_TN for each in recurrences], axes=2).unsqueeze(-1),
                 records=records,
             )
         group.kept = both.numpy(), saved
@@ -329,7 +329,8 @@ class _Places:
 
     def __init__(self, requests: Sequence[Forward | Minibatch]) -> None:
         self._shapes = tuple(
-            (len(one.obs),) if one.unroll is None else one.unroll.ended_TN.shape for one in requests
+            (len(one.obs),) if one.recurrence is None else one.recurrence.ended_TN.shape
+            for one in requests
         )
         self.each: list[Any] = [(row, *map(slice, shape)) for row, shape in enumerate(self._shapes)]
         self.layout = _layout(self._shapes)

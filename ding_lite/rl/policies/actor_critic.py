@@ -32,7 +32,7 @@ from ding_lite.rl.networks.trees.parts import encodes_images, for_inference
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig, make_network
 from ding_lite.rl.policies.base.config import check_no_description, own_config
 from ding_lite.rl.policies.base.gradient_policy import GradientPolicy
-from ding_lite.rl.recorded.actor_critic import RecordedActorCritic, RecurrentActorCritic, Unroll
+from ding_lite.rl.recorded.actor_critic import RecordedActorCritic, Recurrence, RecurrentActorCritic
 from ding_lite.rl.replay.rollouts import Minibatch, join_rollouts, merged, on_device
 from ding_lite.rl.seeding import make_rng
 from ding_lite.rl.spec import EnvSpec, within
@@ -217,7 +217,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         if isinstance(request, Estimate):
             return request.by(*request.columns_TN, **request.settings)
         if isinstance(request, Forward):
-            kept = self._forward(request.obs, request.unroll, is_training=request.is_training)
+            kept = self._forward(request.obs, request.recurrence, is_training=request.is_training)
             outputs_BD, value_B, _, behind_TNS = kept
             log_prob_B = None
             if request.action is not None:
@@ -348,14 +348,14 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         return on_device(self._normalized(rollout), self.device)
 
     def _forward(
-        self, inputs: AnyArray, unroll: Unroll | None = None, is_training: bool = True
+        self, inputs: AnyArray, recurrence: Recurrence | None = None, is_training: bool = True
     ) -> tuple[AnyArray, AnyArray, Any, Tensor | None]:
         """Return outputs, values, what `backward` needs, and the states behind each step if any."""
         seen, behind_TNS = self._for_network(inputs), None
-        if unroll is None:
+        if recurrence is None:
             outputs_BD, *more = self._net.forward(seen)
         else:
-            found = self._recurrent.unroll(seen, unroll, is_training=is_training)
+            found = self._recurrent.unroll(seen, recurrence, is_training=is_training)
             outputs_BD, *more, behind_TNS = found
         return legal_logits(outputs_BD, self.spec.action_mask(inputs)), *more, behind_TNS
 
@@ -365,7 +365,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     def _write_gradient(
         self, rows: Rows, steps: Minibatch, seen: ForwardResult | None = None
     ) -> dict[str, Number]:
-        kept = self._forward(steps.obs, steps.unroll) if seen is None else seen.kept
+        kept = self._forward(steps.obs, steps.recurrence) if seen is None else seen.kept
         outputs_BD, value_B, saved, _ = kept
         values_1, *grads = actor_critic_loss(
             self._policy_loss, rows, self._settings, self._distribution, steps, outputs_BD, value_B
