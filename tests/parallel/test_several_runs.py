@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from ding_lite.distributed import World
-from ding_lite.runtime import current_router
+from ding_lite.runtime import Router, current_router, use_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
 
@@ -93,3 +94,24 @@ def test_runs_that_another_node_has_ended_during_a_slow_step_of_the_first_end_at
         second, third, own = cluster.run(main)[0]
     assert max(second, third) <= 1
     assert own == 1_000
+
+
+def test_a_restarted_node_that_makes_an_ended_run_again_does_not_end_the_present_one() -> None:
+    has_made_again = threading.Event()
+
+    def run(router: Router, max_step: int | None, wait: Callable[[], object] = bool) -> int:
+        steps: list[object] = []
+        with use_router(router):
+            Task().use(lambda ctx: steps.append(wait())).run(max_step)
+        return len(steps)
+
+    with Cluster(2) as cluster, ThreadPoolExecutor(2) as threads:
+        for first in [threads.submit(run, router, 1) for router in cluster.routers]:
+            first.result()
+        restarted = cluster.restart(1)
+        restarted.wait_ready()
+        cluster.routers[0].register("made again", has_made_again.set)
+        second = threads.submit(run, cluster.routers[0], 50, has_made_again.wait)
+        run(restarted, None)
+        restarted.call(0, "made again")  # arrives after the end of that run
+        assert second.result() == 50

@@ -120,7 +120,9 @@ class Inbox:
 
     At the end of each run each node emits it once, also if another node has ended the job. So the
     first end that comes from a node belongs to this run, or between two runs to the last one, and
-    is then dropped. Further ones belong to next runs, which that node has made before this one.
+    is then dropped. Further ones belong to next runs, which that node has made before this one. A
+    node that was restarted, or has joined the job, makes the ended runs again, and emits their ends
+    first, which are dropped.
     """
 
     def __init__(self) -> None:
@@ -131,7 +133,7 @@ class Inbox:
         self._is_between_runs = False
         self._ends: Counter[int | None] = Counter()
         """The ends from each node: of this run, or of the last one between two runs, and of next
-        runs."""
+        runs; below 0 for a node that makes ended runs again."""
         self._ctx: dict[int, dict[str, Any]] = {}
         self._topics: dict[int, dict[str, Any]] = {}
         self._subscriptions: tuple[ref[Subscription], ...] = ()
@@ -158,7 +160,8 @@ class Inbox:
         with self._lock:
             if event == FINISH:
                 self._ends[node_id] += node_id is not None or self._is_between_runs
-                if self._is_between_runs:
+                is_made_again = node_id is not None and self._ends[node_id] <= 0
+                if self._is_between_runs or is_made_again:
                     return
             self._events.append((event, take))
         self._deliver()
@@ -169,8 +172,10 @@ class Inbox:
             if not self._is_between_runs:
                 return
             self._is_between_runs = False
-            self._ends -= Counter(node for node in self._ends if node is not None)
-            ends = [methodcaller("receive_event", n, FINISH, (), {}) for n in self._ends]
+            for node in self._ends.keys() - {None}:
+                self._ends[node] -= self._ends[node] > 0
+            due = [node for node, count in self._ends.items() if count > 0]
+            ends = [methodcaller("receive_event", node, FINISH, (), {}) for node in due]
             self._events.extendleft((FINISH, end) for end in ends)
             del self._ends[None]
         self._deliver()
@@ -179,6 +184,11 @@ class Inbox:
         """Note that the run has ended with the job."""
         with self._lock:
             self._is_between_runs = True
+
+    def note_new(self, node_id: int, *, num_ended: int) -> None:
+        """Note a new incarnation of a node, which makes so many ended runs again."""
+        with self._lock:
+            self._ends[node_id] = -num_ended
 
     def put_failure(self, error: Exception) -> None:
         """Queue an error that ends the task, in place of the end of the job."""
