@@ -1,11 +1,15 @@
-"""Deprecated aliases of renamed public names."""
+"""Deprecated aliases of renamed public names and arguments."""
 
 from __future__ import annotations
 
 import importlib
 import warnings
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+ParamsT = ParamSpec("ParamsT")
+ResultT = TypeVar("ResultT")
 
 
 def renamed(module: str, **names: str) -> Callable[[str], Any]:
@@ -29,3 +33,26 @@ def renamed(module: str, **names: str) -> Callable[[str], Any]:
         return getattr(importlib.import_module(module), names[name])
 
     return _getattr
+
+
+def renamed_argument(
+    former: str, present: str
+) -> Callable[[Callable[ParamsT, ResultT]], Callable[ParamsT, ResultT]]:
+    """Let a function also take an argument by its former name, with a warning."""
+
+    def taking_both(fn: Callable[ParamsT, ResultT]) -> Callable[ParamsT, ResultT]:
+        @wraps(fn)
+        def call(*args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
+            if former in kwargs:
+                warnings.warn(
+                    f"`{former}` of `{fn.__name__}` is now `{present}`. The old name goes with the "
+                    f"next release: use the new one.",
+                    DeprecationWarning,
+                    stacklevel=2,
+                )
+                kwargs[present] = kwargs.pop(former)
+            return fn(*args, **kwargs)
+
+        return call
+
+    return taking_both

@@ -19,7 +19,7 @@ from ding_lite.evolution.growth.modules import growth_seeds, with_growth
 from ding_lite.evolution.search import LEARN_EVERY, Value
 from ding_lite.rl.batch import FloatArray, NumpyArray, Transitions
 from ding_lite.rl.memory import Memory, memory_of
-from ding_lite.rl.policies.open_policy import OpenPolicy
+from ding_lite.rl.policies.base.open_policy import OpenPolicy
 from ding_lite.rl.protocols import ActorCritic, Policy
 from ding_lite.rl.seeding import make_rng, rng_state
 from ding_lite.rl.spec import EnvSpec

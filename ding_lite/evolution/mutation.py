@@ -22,8 +22,8 @@ from ding_lite.evolution.growth.modules import grow_policy, has_own_network, sha
 from ding_lite.evolution.growth.parameter_layout import ParameterLayout, layout_of
 from ding_lite.evolution.search import LEARN_EVERY, Search, Value, check_search
 from ding_lite.rl.networks.activations import Activation
+from ding_lite.rl.policies.base.open_policy import OpenPolicy
 from ding_lite.rl.policies.box_policy import BoxPolicy
-from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy

@@ -17,7 +17,7 @@ from ding_lite.evolution.search import LEARN_EVERY, Search, Value, as_dataclass,
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.io.memory import check_fits
 from ding_lite.rl.networks.conv import Conv
-from ding_lite.rl.policies.base import own_config
+from ding_lite.rl.policies.base.config import own_config
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state, spawn_seeds
 from ding_lite.rl.spec import EnvSpec

@@ -15,25 +15,17 @@ from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
-from ding_lite.evolution.search import Search
+from ding_lite.evolution.search import Parameter, Search, integer, log_uniform
 from ding_lite.middleware.checks import check_batch
 from ding_lite.middleware.keep_best import KeepBestAgent
 from ding_lite.middleware.population.evaluate import longest_evaluation
 from ding_lite.middleware.report.evolution import draw_lives, show_generations
 from ding_lite.options.derived import documented
 from ding_lite.recipes.choices import Choices, checked_settings
-from ding_lite.recipes.evolve_config import (
-    SMOKE_EVAL_LIMIT,
-    SMOKE_GENERATION,
-    EvolutionConfig,
-    ReplayEvolutionConfig,
-    default_search,
-    recipe_of_made,
-    recipe_of_several,
-)
+from ding_lite.recipes.evolve_config import EvolutionConfig, ReplayEvolutionConfig
 from ding_lite.recipes.plan import RunPlan, make_plan
 from ding_lite.recipes.runs.run import Run
-from ding_lite.recipes.table import FunctionConfig, find_recipe
+from ding_lite.recipes.table import find_recipe_of_population
 from ding_lite.rl.envs.making import EnvLike, EnvMaker, EnvWrapper
 from ding_lite.rl.envs.sizes import check_envs_fit
 from ding_lite.rl.envs.vector import Envs, make_envs
@@ -44,6 +36,7 @@ from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 
 LINEAGE = "lineage.jsonl"
+_STEP_SIZES = ("lr", "actor_lr", "critic_lr")
 _VERDICT_SHARE = 0.1
 """The maximum ratio of env steps of a verdict below the target to training env steps."""
 
@@ -151,22 +144,10 @@ def plan_evolution(
     settings: Mapping[str, Any],
     choices: Choices,
 ) -> EvolvePlan:
-    maker = choices.maker(env)
-    recipe = find_recipe(policy, maker.spec)
-    if recipe.policy_config is FunctionConfig:
-        recipe = recipe_of_made(recipe, maker)
-    else:
-        recipe = recipe_of_several(recipe)
+    recipe = find_recipe_of_population(policy, choices.maker(env))
     plan = make_plan(policy, env, settings, choices, recipe=recipe)
     if plan.options.smoke:
-        config = cast(EvolutionConfig, plan.config)
-        shorter = dataclasses.replace(
-            config,
-            eval_every=min(config.eval_every, SMOKE_GENERATION),
-            eval_episodes=1,
-            eval_limit=min(config.eval_limit or SMOKE_EVAL_LIMIT, SMOKE_EVAL_LIMIT),
-        )
-        plan = dataclasses.replace(plan, config=shorter)
+        plan = dataclasses.replace(plan, config=cast(EvolutionConfig, plan.config).for_smoke())
     if search is None:
         search = choices.in_file.search or choices.begun.search
     if search is None:
@@ -177,9 +158,21 @@ def plan_evolution(
 
 def _usual_search(plan: RunPlan) -> Search:
     """Return the search space of the preset, or the usual one, without the settings given."""
-    search: Search = plan.values.get("search") or default_search(plan.policy_config)
+    search: Search = plan.values.get("search") or _default_search(plan.policy_config)
     given = plan.values.names_from("given", "file")
     return search.without({*given, *unused_settings(plan.parts.get("optimizer"))})
+
+
+def _default_search(config: Any) -> Search:  # noqa: ANN401 - a dataclass of any kind
+    """Return a search of step sizes, a fifth to five times, and batch sizes, a quarter to twice."""
+    parameters: dict[str, Parameter] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name in _STEP_SIZES:
+            parameters[field.name] = log_uniform(value / 5.0, value * 5.0)
+        elif field.name == "batch_size" and value is not None:
+            parameters[field.name] = integer(max(1, value // 4), value * 2)
+    return Search(**parameters)
 
 
 def _check_search(search: object, plan: RunPlan) -> None:

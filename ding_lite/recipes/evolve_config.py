@@ -1,4 +1,4 @@
-"""The settings of evolution by name, and the default search space."""
+"""The settings of evolution by name."""
 
 from __future__ import annotations
 
@@ -6,45 +6,34 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Self
 
 from ding_lite import middleware as mw
-from ding_lite.errors import ConfigError, kind_of
-from ding_lite.evolution.agent import Agent, made_like
+from ding_lite.errors import ConfigError
+from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Population
-from ding_lite.evolution.search import LEARN_EVERY, Parameter, Search, integer, log_uniform
+from ding_lite.evolution.search import LEARN_EVERY, Search
 from ding_lite.evolution.tournament import Tournament
-from ding_lite.options.run_options import MAX_ENV_STEPS_OF_EVOLUTION
 from ding_lite.recipes.off_policy import (
     UPDATE_RATIO,
-    OffPolicyConfig,
-    SequenceConfig,
     check_replay_sizes,
 )
 from ding_lite.recipes.options import Options
-from ding_lite.recipes.presets.dqn import DQN_EVOLUTION_PRESETS
-from ding_lite.recipes.recipe import Recipe, TrainConfig
-from ding_lite.rl.envs.making import EnvMaker
+from ding_lite.recipes.recipe import TrainConfig
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.policies.dqn import DQNConfig
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.rl.seeding import spawn_seeds
-from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
 from ding_lite.settings.config import suggests
 from ding_lite.settings.rules import COUNT, NATURAL, NOT_NEGATIVE, SHARE, setting
 
-SMOKE_GENERATION = 500
-SMOKE_EVAL_LIMIT = 50
+_SMOKE_GENERATION, _SMOKE_EPISODE = 500, 50
 _MOST_OF_LEARNING, _SHORT_EPISODE = 4, 500
-_OF_A_LONE_RUN = ("max_env_steps", "num_envs", "eval_every", "eval_episodes", "update_ratio")
-"""Options and settings in presets of a single policy that do not suit a population."""
-_STEP_SIZES = ("lr", "actor_lr", "critic_lr")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +120,15 @@ class EvolutionConfig(TrainConfig, ABC):
         most = max(own, _SHORT_EPISODE)
         return most if max_episode_steps is None or max_episode_steps > most else None
 
+    def for_smoke(self) -> Self:
+        """Return a copy with generations and evaluations that are short enough for a smoke run."""
+        return dataclasses.replace(
+            self,
+            eval_every=min(self.eval_every, _SMOKE_GENERATION),
+            eval_episodes=1,
+            eval_limit=min(self.eval_limit or _SMOKE_EPISODE, _SMOKE_EPISODE),
+        )
+
     def turn_steps(self, num_envs: int) -> int:
         return num_envs
 
@@ -213,76 +211,3 @@ class RolloutEvolutionConfig(EvolutionConfig):
 
         task.use(mw.for_each(population, turn))
         return {}
-
-
-def recipe_of_several(recipe: Recipe) -> Recipe:
-    """Turn the recipe of a policy into that of a population."""
-    if issubclass(recipe.config, SequenceConfig):
-        raise ConfigError(
-            "`evolve` has one replay of transitions for all agents, and "
-            f"{getattr(recipe.policy, '__name__', 'this policy')} learns from sequences of "
-            "episodes. Evolve another policy, or write a population with `mw.for_each` and "
-            "one EpisodeBuffer for all agents, which take turns in the same episodes."
-        )
-    learns_from_replay = issubclass(recipe.config, OffPolicyConfig)
-    config = ReplayEvolutionConfig if learns_from_replay else RolloutEvolutionConfig
-    known = {
-        field.name for cls in (recipe.policy_config, config) for field in dataclasses.fields(cls)
-    }
-    options, most = {"target"}, MAX_ENV_STEPS_OF_EVOLUTION
-    presets = {
-        env: {
-            "max_env_steps": max(most, preset.get("max_env_steps", 0)),
-            **{
-                name: value
-                for name, value in preset.items()
-                if name in known | options and name not in _OF_A_LONE_RUN
-            },
-        }
-        for env, preset in recipe.presets.items()
-    }
-    if recipe.policy_config is DQNConfig:
-        presets |= DQN_EVOLUTION_PRESETS
-    return dataclasses.replace(recipe, config=config, presets=presets, max_env_steps=most)
-
-
-def recipe_of_made(recipe: Recipe, env: EnvMaker) -> Recipe:
-    """Make the recipe of a population from a function that makes a policy.
-
-    Each agent has a policy like the one that the function makes, with settings of its own.
-    """
-    make = recipe.policy
-    made = make(env.spec(), None)
-    config: Any = made.config
-    fields = dataclasses.fields(config) if dataclasses.is_dataclass(config) else ()
-    own = {field.name: getattr(config, field.name) for field in fields}
-    if "seed" not in own:
-        raise ConfigError(
-            f"`{make.__name__}` makes {kind_of(made)} with the "
-            f"`config` {config!r:.80}. A population draws settings for each agent, so a dataclass "
-            f"with a field `seed` was expected. With any policy, use `mw.for_each`, "
-            f"`mw.evaluate` and `mw.evolve`."
-        )
-
-    def build(spec: EnvSpec, config: object = None, **parts: object) -> Policy:
-        like: Policy = make(spec, None, **parts)
-        return like if config is None else made_like(like, config)
-
-    build.__name__ = make.__name__
-    of_one = dataclasses.replace(recipe, policy=build, policy_config=type(config))
-    several = recipe_of_several(of_one)
-    del own["seed"]
-    presets = {env.name: own}
-    return dataclasses.replace(several, presets=presets)
-
-
-def default_search(config: Any) -> Search:  # noqa: ANN401 - a dataclass of any kind
-    """Search step sizes from a fifth to five times, batch sizes from a quarter to twice, theirs."""
-    parameters: dict[str, Parameter] = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if field.name in _STEP_SIZES:
-            parameters[field.name] = log_uniform(value / 5.0, value * 5.0)
-        elif field.name == "batch_size" and value is not None:
-            parameters[field.name] = integer(max(1, value // 4), value * 2)
-    return Search(**parameters)

@@ -32,7 +32,7 @@ from ding_lite.recipes.table import find_recipe, name_of_policy
 from ding_lite.rl.envs.atari import ATARI_ARGS, FRAME_STACK, check_is_game, play_atari
 from ding_lite.rl.envs.making import EnvLike, EnvMaker
 from ding_lite.rl.networks.precision import computing_in
-from ding_lite.rl.policies.open_policy import without_unused
+from ding_lite.rl.policies.base.config import without_unused
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.middleware import Middleware
@@ -230,7 +230,7 @@ def make_plan(
 
 
 def _unchosen(recipe: Recipe, maker: EnvMaker, choices: Choices) -> dict[str, Mapping[str, Any]]:
-    """Return what counts where nothing is given, by source: at most one has settings."""
+    """Return the values for all that was not given, by source, of which one has settings."""
     # Settings that a resumed run has not saved had their defaults, not today's presets.
     begun = choices.begun
     preset = {} if begun.settings else recipe.presets.get(maker.name, {})

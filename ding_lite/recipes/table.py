@@ -9,20 +9,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from ding_lite.errors import ConfigError, did_you_mean, kind_of
+from ding_lite.evolution.agent import made_like
 from ding_lite.io.importing import find_member
+from ding_lite.options.run_options import MAX_ENV_STEPS_OF_EVOLUTION
+from ding_lite.recipes.evolve_config import ReplayEvolutionConfig, RolloutEvolutionConfig
 from ding_lite.recipes.off_policy import OffPolicyConfig, SequenceConfig
 from ding_lite.recipes.on_policy import OnPolicyConfig, ShortRolloutConfig
 from ding_lite.recipes.presets.actor_critic import A2C_PRESETS, IMPALA_PRESETS, PPO_PRESETS
 from ding_lite.recipes.presets.box import DDPG_PRESETS, SAC_PRESETS, TD3_PRESETS
-from ding_lite.recipes.presets.dqn import DQN_PRESETS
+from ding_lite.recipes.presets.dqn import DQN_EVOLUTION_PRESETS, DQN_PRESETS
 from ding_lite.recipes.presets.r2d2 import R2D2_PRESETS
 from ding_lite.recipes.presets.sizes import sizes_for_boxes, sizes_for_images
 from ding_lite.recipes.recipe import Recipe, SingleConfig
+from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.policies.a2c import A2C, A2CConfig
+from ding_lite.rl.policies.base.open_policy import OpenPolicy
 from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.policies.impala import IMPALA, IMPALAConfig
-from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.policies.sac import SAC, SACConfig
 from ding_lite.rl.policies.td3 import TD3, TD3Config
@@ -35,6 +39,8 @@ from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.wrong_calls import takes
 
+_OF_A_LONE_RUN = ("max_env_steps", "num_envs", "eval_every", "eval_episodes", "update_ratio")
+"""Options and settings in presets of a single policy that do not suit a population."""
 RECIPES: dict[str, Recipe] = {
     "dqn": Recipe(DQN, DQNConfig, OffPolicyConfig, DQN_PRESETS, sizes_for_images),
     "ddpg": Recipe(DDPG, DDPGConfig, OffPolicyConfig, DDPG_PRESETS, sizes_for_boxes),
@@ -152,3 +158,71 @@ def made_by(make: Callable[..., Any], spec: EnvSpec, seed: int = 0, **parts: obj
     if seed and not more and isinstance(made, OpenPolicy) and not getattr(made.config, "seed", 0):
         made.reseed(seed)
     return made
+
+
+def find_recipe_of_population(policy: object, env: EnvMaker) -> Recipe:
+    """Find or make the recipe of a population of policies, each as `find_recipe` takes it."""
+    recipe = find_recipe(policy, env.spec)
+    if recipe.policy_config is FunctionConfig:
+        return _recipe_of_made(recipe, env)
+    return _recipe_of_several(recipe)
+
+
+def _recipe_of_several(recipe: Recipe) -> Recipe:
+    if issubclass(recipe.config, SequenceConfig):
+        raise ConfigError(
+            "`evolve` has one replay of transitions for all agents, and "
+            f"{getattr(recipe.policy, '__name__', 'this policy')} learns from sequences of "
+            "episodes. Evolve another policy, or write a population with `mw.for_each` and "
+            "one EpisodeBuffer for all agents, which take turns in the same episodes."
+        )
+    learns_from_replay = issubclass(recipe.config, OffPolicyConfig)
+    config = ReplayEvolutionConfig if learns_from_replay else RolloutEvolutionConfig
+    known = {
+        field.name for cls in (recipe.policy_config, config) for field in dataclasses.fields(cls)
+    }
+    options, most = {"target"}, MAX_ENV_STEPS_OF_EVOLUTION
+    presets = {
+        env: {
+            "max_env_steps": max(most, preset.get("max_env_steps", 0)),
+            **{
+                name: value
+                for name, value in preset.items()
+                if name in known | options and name not in _OF_A_LONE_RUN
+            },
+        }
+        for env, preset in recipe.presets.items()
+    }
+    if recipe.policy_config is DQNConfig:
+        presets |= DQN_EVOLUTION_PRESETS
+    return dataclasses.replace(recipe, config=config, presets=presets, max_env_steps=most)
+
+
+def _recipe_of_made(recipe: Recipe, env: EnvMaker) -> Recipe:
+    """Make the recipe of a population from a function that makes a policy.
+
+    Each agent has a policy like the one that the function makes, with settings of its own.
+    """
+    make = recipe.policy
+    made = make(env.spec(), None)
+    config: Any = made.config
+    fields = dataclasses.fields(config) if dataclasses.is_dataclass(config) else ()
+    own = {field.name: getattr(config, field.name) for field in fields}
+    if "seed" not in own:
+        raise ConfigError(
+            f"`{make.__name__}` makes {kind_of(made)} with the "
+            f"`config` {config!r:.80}. A population draws settings for each agent, so a dataclass "
+            f"with a field `seed` was expected. With any policy, use `mw.for_each`, "
+            f"`mw.evaluate` and `mw.evolve`."
+        )
+
+    def build(spec: EnvSpec, config: object = None, **parts: object) -> Policy:
+        like: Policy = make(spec, None, **parts)
+        return like if config is None else made_like(like, config)
+
+    build.__name__ = make.__name__
+    of_one = dataclasses.replace(recipe, policy=build, policy_config=type(config))
+    several = _recipe_of_several(of_one)
+    del own["seed"]
+    presets = {env.name: own}
+    return dataclasses.replace(several, presets=presets)

@@ -228,12 +228,12 @@ def around(fn: Middleware, stretch: Stretch) -> Middleware:
     elif shape is MiddlewareShape.ASYNC_GENERATOR:
 
         def surrounded(ctx: Context) -> Any:
-            return named(_async_halves(fn(ctx), ctx, stretch, name), name)
+            return named(_surround_async_generator(fn(ctx), ctx, stretch, name), name)
 
     elif shape is MiddlewareShape.GENERATOR:
 
         def surrounded(ctx: Context) -> Any:
-            return named(_halves(fn(ctx), ctx, stretch, name), name)
+            return named(_surround_generator(fn(ctx), ctx, stretch, name), name)
 
     else:
 
@@ -249,7 +249,7 @@ def around(fn: Middleware, stretch: Stretch) -> Middleware:
 def around_rest(out: Any, ctx: Context, stretch: Stretch, name: str) -> Any:
     """Surround what is left of a function that has returned `out`: a generator or a coroutine."""
     if isinstance(out, Generator):
-        return named(_halves(out, ctx, stretch, name), name)
+        return named(_surround_generator(out, ctx, stretch, name), name)
     return _awaited(out, ctx, stretch) if inspect.iscoroutine(out) else out
 
 
@@ -261,7 +261,7 @@ async def _awaited(coroutine: Any, ctx: Context, stretch: Stretch) -> Any:
         coroutine.close()  # for a coroutine that was cancelled before it began
 
 
-def _halves(
+def _surround_generator(
     inner: Generator[Any, Any, Any], ctx: Context, stretch: Stretch, name: str
 ) -> Generator[None, None, None]:
     with stretch(ctx):
@@ -286,7 +286,7 @@ def _halves(
     refuse_second_yield(name)
 
 
-async def _async_halves(
+async def _surround_async_generator(
     inner: AsyncGenerator[Any, Any], ctx: Context, stretch: Stretch, name: str
 ) -> AsyncGenerator[None, None]:
     async with _asynchronous(stretch(ctx)):

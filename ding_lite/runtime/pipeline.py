@@ -51,6 +51,21 @@ class Onion:
         self._deliver: Callable[[], object] = list if messages is None else messages.deliver
         self._note = note
 
+    def push(self, generator: OpenGenerator | None) -> None:
+        if generator is not None:
+            self.opened.append(generator)
+
+    def way_out(self) -> Iterator[None]:
+        """Yield if generators are open, and resume them afterwards, for a composed middleware."""
+        if not self.opened:
+            return
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001 - raised again unless handled
+            self.unwind(error)
+        else:
+            self.leave()
+
     def leave(self) -> None:
         opened, pending = self.opened, self._pending
         left = reversed(opened)  # faster than a `pop` for each
@@ -195,7 +210,7 @@ class Pipeline:
             if raised is error:
                 raise
             raise raised from error
-        _push(self._onion, opened)
+        self._onion.push(opened)
         self._messages.deliver()
 
     def start(self, fn: Middleware, ctx: Context) -> None:
@@ -267,11 +282,11 @@ def pass_barrier(
         outcomes = barrier.wait(messages)
     except BaseException as interrupt:  # noqa: BLE001 - raised again by `unwind`
         for outcome in barrier.ended.values():
-            _push(onion, outcome.opened)
+            onion.push(outcome.opened)
         onion.unwind(interrupt)
         return
     for outcome in outcomes:
-        _push(onion, outcome.opened)
+        onion.push(outcome.opened)
         if outcome.error is not None:
             error = refuse_silent_exit(outcome.error, f"Middleware `{outcome.name}`")
             errors.append(error)
@@ -294,12 +309,12 @@ def serial(middleware: Sequence[Middleware], executor: Executor) -> Middleware:
         onion = Onion()
         try:
             for fn in middleware:
-                _push(onion, executor.settle(fn(ctx)))
+                onion.push(executor.settle(fn(ctx)))
                 if (scope := current_scope()) is not None:
                     scope.check()
         except BaseException as error:  # noqa: BLE001 - raised again unless handled
             onion.unwind(error)
-        yield from _rest(onion)
+        yield from onion.way_out()
 
     return _named(chain, "serial", middleware)
 
@@ -316,25 +331,9 @@ def parallel(middleware: Sequence[Middleware], executor: Executor) -> Middleware
         for fn in middleware:
             barrier.start(fn)
         pass_barrier(barrier, onion)
-        yield from _rest(onion)
+        yield from onion.way_out()
 
     return _named(gather, "parallel", middleware)
-
-
-def _push(onion: Onion, opened: OpenGenerator | None) -> None:
-    if opened is not None:
-        onion.opened.append(opened)
-
-
-def _rest(onion: Onion) -> Iterator[None]:
-    if not onion.opened:
-        return
-    try:
-        yield
-    except BaseException as error:  # noqa: BLE001 - raised again unless handled
-        onion.unwind(error)
-    else:
-        onion.leave()
 
 
 def _named(fn: Middleware, kind: str, middleware: Sequence[Middleware]) -> Middleware:

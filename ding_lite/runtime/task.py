@@ -293,7 +293,7 @@ class Task:
             self._phase = _Phase.ENDED
 
     def _is_aside(self) -> bool:
-        """Return whether another task is that of the node, as it is no helper or began before."""
+        """Return whether the task of the node is another one: one in `main`, or an earlier one."""
         if not self._is_helper:
             return False
         running = [*self._router.running]

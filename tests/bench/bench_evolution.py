@@ -28,8 +28,8 @@ from ding_lite.evolution import (
     integer,
     log_uniform,
 )
-from ding_lite.evolution.batched import make_stack
-from ding_lite.evolution.batched_dqn import DQNStack
+from ding_lite.evolution.batched.dqn import DQNStack
+from ding_lite.evolution.batched.stacks import make_stack
 from ding_lite.rl import (
     A2C,
     DDPG,

@@ -46,7 +46,7 @@ def test_seeds_become_one_curve_with_a_band(capsys: pytest.CaptureFixture[str]) 
     assert 'PolyCollection_1"' in Path("curves.svg").read_text()
 
 
-def test_names_are_no_formulas(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dollar_signs_in_names_are_drawn_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     evil = "$\\frac{$"
     leave("r/1", env=evil, program=evil)
     leave("r/2", env="$$$", program="$")

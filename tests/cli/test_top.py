@@ -58,7 +58,7 @@ def test_a_table_is_never_wider_than_there_is_room() -> None:
         assert max(map(len, plain_table([node(), FAR], width=width))) <= width
 
 
-def test_what_matters_least_gives_way_first() -> None:
+def test_a_narrow_table_leaves_out_the_least_important_columns() -> None:
     shown = {width: plain_table([node()], width=width)[0].split() for width in (120, 90, 80, 40)}
     assert "restarts" not in shown[120]
     assert shown[120][-1] == "where"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.evolution.batched import Stack, make_stack
+from ding_lite.evolution.batched.stacks import Stack, make_stack
 from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.search import Search, integer, log_uniform
 from ding_lite.rl.batch import Transitions

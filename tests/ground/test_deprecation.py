@@ -1,11 +1,11 @@
-"""Former names of public objects."""
+"""Former names of public objects and arguments."""
 
 from __future__ import annotations
 
 import pytest
 
 from ding_lite import rl
-from ding_lite.deprecation import renamed
+from ding_lite.deprecation import renamed, renamed_argument
 
 
 def test_a_former_name_returns_the_present_object_and_warns() -> None:
@@ -19,3 +19,12 @@ def test_a_former_name_returns_the_present_object_and_warns() -> None:
 def test_an_unknown_name_raises_attribute_error_without_a_warning() -> None:
     with pytest.raises(AttributeError, match="module 'math' has no attribute 'rho'"):
         renamed("math", tau_half="pi")("rho")
+
+
+def test_a_former_name_of_an_argument_passes_the_value_and_warns() -> None:
+    @renamed_argument("unrolls", "rollouts")
+    def count(rollouts: list[int]) -> int:
+        return len(rollouts)
+
+    with pytest.warns(DeprecationWarning, match="`unrolls` of `count` is now `rollouts`"):
+        assert count(**{"unrolls": [1, 2]}) == count([1, 2]) == 2

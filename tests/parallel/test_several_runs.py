@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from ding_lite.distributed import World
-from ding_lite.runtime import current_router
+from ding_lite.runtime import Router, current_router, use_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
 
@@ -72,3 +73,45 @@ def test_a_run_that_another_node_has_ended_before_it_begins_makes_no_steps(kind:
     with Cluster(2) as cluster:
         made, _ = cluster.run(main)
         assert made <= (kind == "a task each")  # a new task begins its first step
+
+
+def test_runs_that_another_node_has_ended_during_a_slow_step_of_the_first_end_at_once() -> None:
+    has_ended = threading.Event()
+
+    def main() -> list[int]:
+        router = current_router()
+        if router.node_id == 1:
+            for _ in range(3):
+                Task().use(lambda ctx: None).run(1)
+            router.call(0, "end")
+            return []
+        router.register("end", has_ended.set)
+        Task().use(lambda ctx: has_ended.wait()).run()
+        with runs("a task each") as run:
+            return [run(1_000) for _ in range(3)]
+
+    with Cluster(2) as cluster:
+        second, third, own = cluster.run(main)[0]
+    assert max(second, third) <= 1
+    assert own == 1_000
+
+
+def test_a_restarted_node_that_makes_an_ended_run_again_does_not_end_the_present_one() -> None:
+    has_made_again = threading.Event()
+
+    def run(router: Router, max_step: int | None, wait: Callable[[], object] = bool) -> int:
+        steps: list[object] = []
+        with use_router(router):
+            Task().use(lambda ctx: steps.append(wait())).run(max_step)
+        return len(steps)
+
+    with Cluster(2) as cluster, ThreadPoolExecutor(2) as threads:
+        for first in [threads.submit(run, router, 1) for router in cluster.routers]:
+            first.result()
+        restarted = cluster.restart(1)
+        restarted.wait_ready()
+        cluster.routers[0].register("made again", has_made_again.set)
+        second = threads.submit(run, cluster.routers[0], 50, has_made_again.wait)
+        run(restarted, None)
+        restarted.call(0, "made again")  # arrives after the end of that run
+        assert second.result() == 50

@@ -35,7 +35,7 @@ def test_each_leaves_a_whole_run_that_can_be_loaded_again(name: str) -> None:
     assert all(bool((value == weights[name]).all()) for name, value in policy.weights().items())
 
 
-def test_numbers_and_images_are_acted_with_too() -> None:
+def test_continuous_actions_and_images_are_trained_too() -> None:
     assert ding_lite.train("ppo", "Pendulum-v1", **QUICK).numbers["train_iter"] > 0
     more: dict[str, Any] = {"frame_stack": 2, "torso": "small"}
     assert (

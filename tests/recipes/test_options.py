@@ -125,7 +125,7 @@ def test_an_unknown_option_or_one_of_other_programs_ends_the_program(
     assert f"unrecognized arguments: {words[0]}" in capsys.readouterr().err
 
 
-def test_to_go_on_needs_a_directory() -> None:
+def test_resume_without_a_directory_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"Name the directory of the run: --resume --out runs/"):
         parse("--resume")
 
@@ -159,7 +159,7 @@ def test_a_run_without_a_target_goes_on_without_one(tmp_path: Path) -> None:
         ("--target", "nan", "`target` is nan; it must not be NaN"),
     ],
 )
-def test_numbers_that_mean_nothing_are_refused(option: str, value: str, message: str) -> None:
+def test_numbers_out_of_range_are_refused(option: str, value: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(option, value)
     assert message in str(caught.value)

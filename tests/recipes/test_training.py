@@ -306,7 +306,7 @@ class Waits(gymnasium.Env[Any, Any]):
         return np.zeros(2, np.float32), -float(action), ends, self.age >= 20_000, {}
 
 
-def test_a_policy_that_waits_is_not_waited_for() -> None:
+def test_evaluations_of_a_policy_that_only_waits_keep_to_their_share() -> None:
     settings: dict[str, Any] = {"max_env_steps": 10_000, "update_ratio": 0.05, "quiet": True}
     numbers = ding_lite.train("dqn", Waits, **settings).numbers
     assert numbers["eval_env_steps"] <= 1_000

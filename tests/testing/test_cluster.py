@@ -108,7 +108,7 @@ def test_a_node_may_vanish_and_come_back_as_a_later_incarnation() -> None:
     assert fates == [("node_lost", 1), ("node_joined", 1)]
 
 
-def test_time_may_stand_still(clock: ManualClock) -> None:
+def test_with_a_manual_clock_a_peer_is_lost_only_as_time_is_advanced(clock: ManualClock) -> None:
     lost = threading.Event()
     with Cluster(2, clock=clock) as cluster:
         cluster.routers[0].on("node_lost", lambda node_id: lost.set())

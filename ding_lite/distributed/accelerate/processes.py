@@ -120,8 +120,8 @@ class Processes:
         if self.size == 1:
             return mine[None]
         if len(mine) <= _INLINE:
-            return self._meet(name, len(mine), mine)[:, : len(mine)]
-        self._meet(name, len(mine))
+            return self._exchange(name, len(mine), mine)[:, : len(mine)]
+        self._exchange(name, len(mine))
         return self._all_gather(torch.from_numpy(mine)).numpy()
 
     def mean(self, name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -129,7 +129,7 @@ class Processes:
         if self.size == 1 or not tensors:
             return [tensor.clone() for tensor in tensors]
         flat = torch.cat([tensor.detach().reshape(-1).float().cpu() for tensor in tensors])
-        self._meet(name, len(flat))
+        self._exchange(name, len(flat))
         mean = self._all_gather(flat).mean(dim=0)
         parts = torch.split(mean, [tensor.numel() for tensor in tensors])
         pairs = zip(parts, tensors, strict=True)
@@ -148,7 +148,7 @@ class Processes:
         if self.size == 1:
             return tree
         packed = _pack(encode(tree, name=name)) if self.is_main else torch.empty(0)
-        nbytes = int(self._meet(name, 0, [packed.nbytes])[0, 0])
+        nbytes = int(self._exchange(name, 0, [packed.nbytes])[0, 0])
         if not 0 <= nbytes <= MAX_BROADCAST_BYTES:
             raise CodecError(
                 f"The main process announces {nbytes:,} bytes; the limit is "
@@ -180,7 +180,7 @@ class Processes:
     def _let_go(self) -> None:
         self._group = None
 
-    def _meet(
+    def _exchange(
         self, name: str, size: int, inline: Sequence[float] | NumpyArray = ()
     ) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Check that all processes are in the same operation; return the numbers sent with it."""

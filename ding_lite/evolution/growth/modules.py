@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.evolution.growth.layers import join_moments, split_moments
+from ding_lite.rl.policies.base.open_policy import OpenPolicy
 from ding_lite.rl.policies.box_policy import BoxPolicy
-from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy

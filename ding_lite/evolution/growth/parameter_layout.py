@@ -21,9 +21,9 @@ from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.conv import num_features, torso_for
 from ding_lite.rl.networks.trees.parts import encoded_parts, encodes_images
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
+from ding_lite.rl.policies.base.open_policy import OpenPolicy
 from ding_lite.rl.policies.box_policy import BoxPolicy
 from ding_lite.rl.policies.dqn import DQN
-from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.torch_policies.r2d2 import R2D2
 

@@ -14,7 +14,7 @@ from ding_lite.io.importing import without_folders
 from ding_lite.io.signature import sign
 from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.naming import name_of
-from ding_lite.rl.policies.open_policy import OpenPolicy
+from ding_lite.rl.policies.base.open_policy import OpenPolicy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings.config import default_values
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ding_lite.evolution.agent import Agent
-from ding_lite.evolution.batched import Stack, UpdateResult, make_stack, stack_key
+from ding_lite.evolution.batched.stacks import Stack, UpdateResult, make_stack, stack_key
 from ding_lite.middleware.train import TrainFromReplay, TrainFromRollouts
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ding_lite.errors import NonFiniteError
-from ding_lite.evolution.acting import ActTogether
 from ding_lite.evolution.agent import Agent
+from ding_lite.evolution.batched.acting import ActTogether
 from ding_lite.evolution.population import Population
 from ding_lite.middleware.checks import Period, for_all_envs
 from ding_lite.rl.envs.vector import Envs

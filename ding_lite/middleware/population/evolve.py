@@ -114,7 +114,7 @@ class _ForEach:
             for of_agent, before in zip(metrics, self._num_episodes, strict=True)
         ]
         ctx.metrics.update(_joined(metrics, sum(self._num_episodes)))
-        return _way_out(onion) if onion.opened else None
+        return onion.way_out() if onion.opened else None
 
     def state_dict(self) -> dict[str, Any]:
         sums = [{"episodes": count} for count in self._num_episodes]
@@ -292,12 +292,3 @@ def _mean(values: Sequence[Any]) -> Any:  # noqa: ANN401 - a number, or a lazy o
     if any(isinstance(value, Unread) for value in values):
         return Unread(lambda: sum(map(float, values)) / len(values))
     return sum(values) / len(values)
-
-
-def _way_out(onion: Onion) -> Iterator[None]:
-    try:
-        yield
-    except BaseException as error:  # noqa: BLE001 - raised again unless handled
-        onion.unwind(error)
-    else:
-        onion.leave()

@@ -29,7 +29,7 @@ from ding_lite.rl.formulas.distributions import BoxUnits, num_outputs
 from ding_lite.rl.networks.precision import computing_in
 from ding_lite.rl.packing import Tree
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
-from ding_lite.rl.policies.open_policy import OpenPolicy
+from ding_lite.rl.policies.base.open_policy import OpenPolicy
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.recorded.checks import sample_obs
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy

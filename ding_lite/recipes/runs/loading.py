@@ -24,7 +24,7 @@ from ding_lite.recipes.runs.results import runs_in
 from ding_lite.recipes.table import RECIPES, FunctionConfig, find_recipe
 from ding_lite.rl.checkpoint.save_load import MANIFEST, load_checkpoint
 from ding_lite.rl.envs.making import EnvLike, EnvMaker
-from ding_lite.rl.policies.open_policy import without_unused
+from ding_lite.rl.policies.base.config import without_unused
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import MakeModule

@@ -39,7 +39,7 @@ class Settings:
         return any(self._of_each(name))
 
     def where(self, name: str, with_it: Callable[[], AnyArray], without_GB: AnyArray) -> AnyArray:
-        """Return what is computed for members that have a setting switched on, for others as is."""
+        """Return computed values for members with a setting on, and given ones for the others."""
         each = self._of_each(name)
         if not any(each):
             return without_GB

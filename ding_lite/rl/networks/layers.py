@@ -37,7 +37,7 @@ class Members(Protocol):
 
 
 class Viewed:
-    """Tensors by name, each as a function shows it."""
+    """Tensors by name, each passed through a function."""
 
     def __init__(self, tensors: Members, view: Callable[[Tensor], Tensor]) -> None:
         self._tensors, self._view = tensors, view

@@ -84,7 +84,7 @@ def make_q_network(
 
 @lru_cache
 def _mlp(obs_shape: tuple[int, ...], hidden: tuple[int, ...], **shape: Any) -> QModule:  # noqa: ANN401
-    """Make a module once for all networks of its sizes: it takes longer than their weights."""
+    """Make a module, cached, as it takes longer to make than the weights of a network."""
     with without_numbers():
         return QModule(obs_shape, (), hidden, **shape)
 

@@ -20,7 +20,7 @@ from ding_lite.rl.updates.rollouts import (
     Forward,
     ForwardResult,
     Updates,
-    unroll_of,
+    recurrence_of,
     unseen_values,
     with_gae,
 )
@@ -69,7 +69,7 @@ class A2C(ActorCriticPolicy[A2CConfig]):
         return values
 
     def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, ForwardResult | None]]:
-        seen = yield Forward(merged(rollout.obs), unroll_of(rollout))
+        seen = yield Forward(merged(rollout.obs), recurrence_of(rollout))
         value_TN = seen.value_B.reshape(rollout.reward.shape)
         unseen_M = yield from unseen_values(rollout, seen)
         gae_lambda = self.config.gae_lambda

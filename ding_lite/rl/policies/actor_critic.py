@@ -5,7 +5,7 @@ computed on arrays, on any other device on tensors there, and the host does not 
 
 The algorithms are in `a2c.py`, `ppo.py` and `impala.py`: each writes its updates as a generator,
 which yields what is to be computed (`rl/updates/rollouts.py`). `_answer` computes it for one
-policy, `evolution/batched_rollouts.py` for all of a population at once.
+policy, `evolution/batched/rollouts.py` for all of a population at once.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ding_lite.deprecation import renamed_argument
 from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout, to_numpy
 from ding_lite.rl.formulas.distributions import Distribution, legal_logits
 from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, Steps, actor_critic_loss
@@ -29,9 +30,9 @@ from ding_lite.rl.networks.actor_critic import ActorCriticNetwork
 from ding_lite.rl.networks.inputs import make_norm
 from ding_lite.rl.networks.trees.parts import encodes_images, for_inference
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig, make_network
-from ding_lite.rl.policies.base import own_config
-from ding_lite.rl.policies.open_policy import GradientPolicy, check_no_description, step_sizes
-from ding_lite.rl.recorded.actor_critic import RecordedActorCritic, RecurrentActorCritic, Unroll
+from ding_lite.rl.policies.base.config import check_no_description, own_config
+from ding_lite.rl.policies.base.gradient_policy import GradientPolicy
+from ding_lite.rl.recorded.actor_critic import RecordedActorCritic, Recurrence, RecurrentActorCritic
 from ding_lite.rl.replay.rollouts import Minibatch, join_rollouts, merged, on_device
 from ding_lite.rl.seeding import make_rng
 from ding_lite.rl.spec import EnvSpec, within
@@ -61,7 +62,6 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     config: ConfigT
     _config_type: type[ConfigT]
     _saved_networks = ("network",)
-    _random: TorchRandom
 
     def __init__(
         self,
@@ -132,7 +132,6 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         self._optimizer = self._make_optimizer(self._net, eps=_ADAM_EPS)
         own = self._net.flat if isinstance(self._net, RecordedActorCritic) else None
         self._compile_networks([] if own is None else [own])
-        self._lr_at = step_sizes(config)
 
     @property
     def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:
@@ -178,8 +177,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     def _updates(self, rollouts: Sequence[Rollout]) -> Updates[Metrics]:
         rollout = self._joined(rollouts)
         values = yield from self._learned(self._ready(rollout))
-        if self._norm is not None:
-            self._norm.update(merged(rollout.obs))
+        self._note(merged(rollout.obs))
         return self._metrics(values)
 
     @abstractmethod
@@ -188,7 +186,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
 
     @abstractmethod
     def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, ForwardResult | None]]:
-        """Return env steps with advantages and targets, and what was seen of them if it was."""
+        """Return env steps with advantages and targets, and the network's outputs if known."""
 
     @staticmethod
     @abstractmethod
@@ -219,7 +217,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         if isinstance(request, Estimate):
             return request.by(*request.columns_TN, **request.settings)
         if isinstance(request, Forward):
-            kept = self._forward(request.obs, request.unroll, is_training=request.is_training)
+            kept = self._forward(request.obs, request.recurrence, is_training=request.is_training)
             outputs_BD, value_B, _, behind_TNS = kept
             log_prob_B = None
             if request.action is not None:
@@ -231,12 +229,13 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             values["grad_norm"] = self._improve(values["loss"])
         return values
 
-    def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
+    @renamed_argument("unrolls", "rollouts")
+    def gradients(self, rollouts: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
         """Compute the gradient of all env steps at once, [P], and its metrics; change nothing."""
         with self._keeping_buffers():
-            steps, seen = self._answered(self._rows(self._ready(self._joined(unrolls))))
+            steps, seen = self._answered(self._rows(self._ready(self._joined(rollouts))))
             values = self._write_gradient(self._rows_of(steps), steps, seen)
-        return self._net.grads.flat.clone(), self._metrics(values)
+        return self._grad_P.clone(), self._metrics(values)
 
     @property
     def n_step(self) -> int:
@@ -318,14 +317,6 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     def _load_networks(self, state: Mapping[str, Any]) -> None:
         self.load_weights(state["network"])
 
-    @property
-    def _buffers(self) -> Mapping[str, Tensor]:
-        return self._net.buffers
-
-    @property
-    def _grad_P(self) -> Tensor:
-        return self._net.grads.flat
-
     def _values(self, inputs: AnyArray, state_NS: AnyArray | None = None) -> AnyArray:
         """Compute the values of what `as_inputs` has returned; nothing is recorded."""
         if state_NS is None:
@@ -354,21 +345,17 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
 
     def _ready(self, rollout: Rollout) -> Rollout:
         """Return a rollout as it is learned from: observations normalised, and on the device."""
-        if self._norm is not None:
-            names = ("obs", "last_obs", "cut_obs")
-            normed: Any = {name: self._norm(getattr(rollout, name)) for name in names}
-            rollout = replace(rollout, **normed)
-        return on_device(rollout, self.device)
+        return on_device(self._normalized(rollout), self.device)
 
     def _forward(
-        self, inputs: AnyArray, unroll: Unroll | None = None, is_training: bool = True
+        self, inputs: AnyArray, recurrence: Recurrence | None = None, is_training: bool = True
     ) -> tuple[AnyArray, AnyArray, Any, Tensor | None]:
         """Return outputs, values, what `backward` needs, and the states behind each step if any."""
         seen, behind_TNS = self._for_network(inputs), None
-        if unroll is None:
+        if recurrence is None:
             outputs_BD, *more = self._net.forward(seen)
         else:
-            found = self._recurrent.unroll(seen, unroll, is_training=is_training)
+            found = self._recurrent.unroll(seen, recurrence, is_training=is_training)
             outputs_BD, *more, behind_TNS = found
         return legal_logits(outputs_BD, self.spec.action_mask(inputs)), *more, behind_TNS
 
@@ -378,14 +365,14 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     def _write_gradient(
         self, rows: Rows, steps: Minibatch, seen: ForwardResult | None = None
     ) -> dict[str, Number]:
-        kept = self._forward(steps.obs, steps.unroll) if seen is None else seen.kept
+        kept = self._forward(steps.obs, steps.recurrence) if seen is None else seen.kept
         outputs_BD, value_B, saved, _ = kept
         values_1, *grads = actor_critic_loss(
             self._policy_loss, rows, self._settings, self._distribution, steps, outputs_BD, value_B
         )
         values = {name: number(value_1[0]) for name, value_1 in values_1.items()}
         if isinstance(values["loss"], float):
-            self._check_finite(values["loss"])
+            self.check_finite(values["loss"])
         self._net.backward(saved, *grads)
         return values
 
@@ -393,7 +380,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
 def updates_of(
     policy: ActorCriticPolicy[Any], rollouts: Sequence[Rollout]
 ) -> Updates[dict[str, float]]:
-    """Do the updates of `policy.learn(rollouts)` with answers from elsewhere; return metrics."""
+    """Yield the requests of `policy.learn(rollouts)`, which the caller answers; return metrics."""
     metrics = yield from policy._updates(rollouts)
     return {name: float(value) for name, value in metrics.items()}
 
@@ -405,15 +392,15 @@ def loss_of_members(
     distribution: Distribution,
     *given: Any,  # noqa: ANN401 - those of `actor_critic_loss`
 ) -> tuple[dict[str, AnyArray], AnyArray, AnyArray]:
-    """Compute the loss of several policies of the kind of one, and its gradients."""
+    """Compute the loss of several policies of one class, and its gradients."""
     return actor_critic_loss(policy._policy_loss, rows, settings, distribution, *given)
 
 
 def step_of_member(
     policy: ActorCriticPolicy[Any], values: dict[str, float], grad_P: Tensor, weights_P: Tensor
 ) -> None:
-    """Do what `Descend` asks for, on weights elsewhere, once their gradient is written."""
-    policy._check_finite(values["loss"])
+    """Answer `Descend`: step weights, which need not be the policy's own, along a gradient."""
+    policy.check_finite(values["loss"])
     if not policy._stops(values):
         values["grad_norm"] = policy._improve(values["loss"], grad_P, weights_P)
 

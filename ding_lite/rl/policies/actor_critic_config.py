@@ -34,7 +34,7 @@ from ding_lite.rl.networks.modules import (
     without_numbers,
 )
 from ding_lite.rl.networks.trees.parts import inputs_of
-from ding_lite.rl.policies.base import PolicyConfig, StepConfig
+from ding_lite.rl.policies.base.config import PolicyConfig, StepConfig
 from ding_lite.rl.recorded.actor_critic import log_std_name, make_own_actor_critic
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
@@ -110,7 +110,7 @@ def make_network(
 
 @lru_cache
 def _mlps(shape: tuple[int, ...], hidden: tuple[int, ...], **how: Any) -> ActorCriticModule:  # noqa: ANN401
-    """Make a module once for all networks of its sizes: it takes longer than their weights."""
+    """Make a module, cached, as it takes longer to make than the weights of a network."""
     return ActorCriticModule(shape, (), hidden, **how)
 
 

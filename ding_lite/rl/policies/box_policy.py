@@ -37,8 +37,9 @@ from ding_lite.rl.networks.box_actors import BoxActor
 from ding_lite.rl.networks.box_networks import BoxForm, BoxNetworks, Networks
 from ding_lite.rl.networks.inputs import make_norm, read_norm, with_norm
 from ding_lite.rl.networks.trees.parts import for_inference
-from ding_lite.rl.policies.base import BoxActions, PolicyConfig, own_config, packed
-from ding_lite.rl.policies.open_policy import OpenPolicy, check_no_description
+from ding_lite.rl.policies.base.config import PolicyConfig, check_no_description, own_config
+from ding_lite.rl.policies.base.open_policy import OpenPolicy
+from ding_lite.rl.policies.base.spaces import BoxActions, packed
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
@@ -84,7 +85,6 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
     config: ConfigT
     _config_type: type[ConfigT]
     _saved_networks = ("weights", "target")
-    _random: TorchRandom
     form: ClassVar[BoxForm[Any]]
     """The networks of the algorithm."""
 
@@ -248,7 +248,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         weight_1B = rows.fold(batch.weight) if isinstance(batch, PrioritizedTransitions) else None
         draw = partial(self._drawn, len(batch))
         of_critics, of_actor = (
-            partial(self.check_loss, of=owner, update=self.train_iter + 1)
+            partial(self.check_finite, what=f"loss of the {owner}", update=self._present_update)
             for owner in ("critics", "actor")
         )
         with self._drawing:

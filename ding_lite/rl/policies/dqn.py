@@ -28,14 +28,14 @@ from ding_lite.rl.networks.inputs import make_norm
 from ding_lite.rl.networks.modules import without_numbers
 from ding_lite.rl.networks.q_nets import QNetwork, draw_weights, make_q_network, recorded_q_networks
 from ding_lite.rl.networks.trees.parts import encodes_images, for_inference, inputs_of
-from ding_lite.rl.policies.base import (
+from ding_lite.rl.policies.base.config import (
     QLearningConfig,
     StepConfig,
-    discrete_actions,
+    check_no_description,
     own_config,
-    packed,
 )
-from ding_lite.rl.policies.open_policy import OpenPolicy, check_no_description, step_sizes
+from ding_lite.rl.policies.base.open_policy import OpenPolicy
+from ding_lite.rl.policies.base.spaces import discrete_actions, packed
 from ding_lite.rl.recorded.network import RecordedQNetwork
 from ding_lite.rl.seeding import make_rng
 from ding_lite.rl.spec import EnvSpec
@@ -102,7 +102,6 @@ class DQN(OpenPolicy):
     config: DQNConfig
     _config_type = DQNConfig
     _saved_networks = ("q_net", "target_net")
-    _random: TorchRandom
 
     def __init__(
         self,
@@ -126,7 +125,6 @@ class DQN(OpenPolicy):
         self._q_net, self._target_net = self._make_networks(network)
         self._norm = make_norm(spec, normalize_obs=config.normalize_obs, device=self.device)
         self._loss = LOSSES[config.loss]
-        self._lr = step_sizes(config)
         self._optimizer = self._make_optimizer(self._q_net)
         both = (self._q_net, self._target_net)
         self._compile_networks(net.flat for net in both if isinstance(net, RecordedQNetwork))
@@ -246,8 +244,8 @@ class DQN(OpenPolicy):
         self._note(batch.obs)
         inputs["obs"], inputs["next_obs"] = self._observations(batch)
         inputs["mask"] = self._next_mask(batch)
-        check = partial(self.check_loss, update=self.train_iter + 1)
-        self._optimizer.lr = self._lr(self.train_iter)
+        check = partial(self.check_finite, update=self._present_update)
+        self._optimizer.lr = self._lr_at(self.train_iter)
         metrics = self._run_update(inputs, rows=rows, follows=self._follows)
         self.train_iter += 1
         if self.config.lr_end is not None:
@@ -267,7 +265,7 @@ class DQN(OpenPolicy):
             mask_GBA=seen.mask,
         )
         found = q_gradient(rows, seen, q_1BA, next_q_1B, self._loss, weight_1B)
-        skip = self._guarded(found.loss_G[0], self.check_loss)
+        skip = self._guarded(found.loss_G[0], self.check_finite)
         self._q_net.backward(saved, as_tensor(found.grad_GBA[0]))
         grad_P = self._q_net.grads.flat
         if self.reduce_gradient is not None:
@@ -332,7 +330,7 @@ class DQN(OpenPolicy):
             weights_P: The flat weights: the policy's own, or a copy that replaces them.
             target_P: The flat weights of the target network, likewise.
         """
-        self._optimizer.lr = self._lr(self.train_iter)
+        self._optimizer.lr = self._lr_at(self.train_iter)
         self._move(grad_P, weights_P, target_P, follows=self._follows)
         self.train_iter += 1
 

@@ -23,7 +23,7 @@ from ding_lite.rl.updates.rollouts import (
     Updates,
     estimate,
     merged_steps,
-    unroll_of,
+    recurrence_of,
     unseen_values,
 )
 from ding_lite.settings.config import suggests
@@ -104,7 +104,7 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
     def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, ForwardResult | None]]:
         config, shape_TN = self.config, rollout.reward.shape
         action = merged(rollout.action)
-        seen = yield Forward(merged(rollout.obs), unroll_of(rollout), action=action)
+        seen = yield Forward(merged(rollout.obs), recurrence_of(rollout), action=action)
         value_TN = seen.value_B.reshape(shape_TN)
         log_rho_TN = seen.log_prob_B.reshape(shape_TN) - rollout.log_prob
         unseen_M = yield from unseen_values(rollout, seen)

@@ -19,7 +19,7 @@ from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, Number, floats, namespace
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
-from ding_lite.rl.recorded.actor_critic import Unroll
+from ding_lite.rl.recorded.actor_critic import Recurrence
 from ding_lite.rl.replay.rollouts import Minibatch
 from ding_lite.rl.updates.rollouts import Descend, ForwardResult, Updates, values_of, with_gae
 from ding_lite.rl.weights.compiled import CapturedUpdate, Inputs, Outputs
@@ -120,8 +120,8 @@ class PPO(ActorCriticPolicy[PPOConfig]):
             self.reduce_gradient(kl)
         return kl.item() > limit
 
-    def _captured(self) -> CapturedUpdate | None:
-        if self._is_captured and self.config.target_kl is not None:
+    def _captured(self) -> CapturedUpdate:
+        if self.config.target_kl is not None:
             raise ConfigError(
                 '`compile="graph"` captures updates, and with `target_kl` the host looks at each '
                 "of them before its step. Leave one of the two out."
@@ -130,8 +130,8 @@ class PPO(ActorCriticPolicy[PPOConfig]):
 
     def _replay(self, part: Minibatch) -> dict[str, Number]:
         inputs = {name: getattr(part, name) for name in _COLUMNS}
-        if part.unroll is not None:
-            inputs |= {"state_NS": part.unroll.state_NS, "ended_TN": part.unroll.ended_TN}
+        if part.recurrence is not None:
+            inputs |= {"state_NS": part.recurrence.state_NS, "ended_TN": part.recurrence.ended_TN}
         self._optimizer.lr = self._lr_at(self.train_iter)
         values = self._run_update(inputs, rows=self._rows_of(part))
         self._note_skip(values.pop("skip"))
@@ -140,8 +140,10 @@ class PPO(ActorCriticPolicy[PPOConfig]):
 
     def _update(self, inputs: Inputs, *, rows: Rows) -> Outputs:
         columns = {name: inputs[name] for name in _COLUMNS}
-        unroll = Unroll(inputs["state_NS"], inputs["ended_TN"]) if "state_NS" in inputs else None
-        values = self._write_gradient(rows, Minibatch(**columns, unroll=unroll))
+        recurrence = (
+            Recurrence(inputs["state_NS"], inputs["ended_TN"]) if "state_NS" in inputs else None
+        )
+        values = self._write_gradient(rows, Minibatch(**columns, recurrence=recurrence))
         values["grad_norm"], values["skip"] = self._clipped(values["loss"], self._grad_P)
         self._optimizer.step(self._grad_P, skip=values["skip"])
         return values

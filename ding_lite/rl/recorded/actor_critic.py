@@ -107,7 +107,7 @@ class RecordedActorCritic(Recorded):
 
 
 @dataclass(frozen=True, slots=True)
-class Unroll:
+class Recurrence:
     """The initial states and the ends of episodes of the sequences that a network computes."""
 
     state_NS: AnyArray
@@ -115,8 +115,8 @@ class Unroll:
     ended_TN: AnyArray
     """Whether the episode ended with the step, so that the next state is zeros."""
 
-    def take(self, envs_M: AnyArray) -> Unroll:
-        return Unroll(self.state_NS[envs_M], self.ended_TN[:, envs_M])
+    def take(self, envs_M: AnyArray) -> Recurrence:
+        return Recurrence(self.state_NS[envs_M], self.ended_TN[:, envs_M])
 
 
 class RecurrentActorCritic(RecordedActorCritic):
@@ -132,7 +132,7 @@ class RecurrentActorCritic(RecordedActorCritic):
         return computable(outputs_ND), computable(value_N), computable(behind_NS)
 
     def unroll(
-        self, obs: AnyArray, sequences: Unroll, *, is_training: bool
+        self, obs: AnyArray, recurrence: Recurrence, *, is_training: bool
     ) -> tuple[AnyArray, AnyArray, list[Tensor], Tensor]:
         """Compute sequences, as `forward` does, in the order of `merged`.
 
@@ -141,13 +141,13 @@ class RecurrentActorCritic(RecordedActorCritic):
         """
         with torch.set_grad_enabled(is_training), self._drawing:
             self.flat.train(is_training)
-            *saved, behind_TNS = self._unroll(obs, sequences, is_training=is_training)
+            *saved, behind_TNS = self._unroll(obs, recurrence, is_training=is_training)
         return computable(saved[0]), computable(saved[1]), saved, behind_TNS
 
     def _unroll(
-        self, obs: AnyArray, sequences: Unroll, *, is_training: bool
+        self, obs: AnyArray, recurrence: Recurrence, *, is_training: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        module, num_envs = self.flat.module, len(sequences.state_NS)
+        module, num_envs = self.flat.module, len(recurrence.state_NS)
         plain = getattr(module, "recur", module)
         recur: Callable[..., tuple[Tensor, ...]] = self.flat.run if is_training else plain
         inputs: Sequence[Any]
@@ -155,8 +155,8 @@ class RecurrentActorCritic(RecordedActorCritic):
             inputs = list(map(self._inputs, torch.split(placed(obs, self._device), num_envs)))
         else:
             inputs = torch.split(cast(Any, module).encode(self._inputs(obs)), num_envs)
-        state = placed(sequences.state_NS, self._device)
-        goes_on_TN1 = placed(~sequences.ended_TN[..., None], self._device)
+        state = placed(recurrence.state_NS, self._device)
+        goes_on_TN1 = placed(~recurrence.ended_TN[..., None], self._device)
         outputs, values, behind = [], [], []
         for input_N, goes_on_N1 in zip(inputs, goes_on_TN1, strict=True):
             outputs_ND, value_N, state = recur(input_N, state)

@@ -120,6 +120,7 @@ class EpisodeBuffer:
         # The unfinished episodes, [N, room, ...]: a step of age t is at t % room, and the room
         # grows until it has the longest episode that can be stored.
         unended = {name: each for name, each in layout.items() if name not in _ENDS}
+        self._each_N = np.arange(num_envs)
         self._age_N = np.zeros(num_envs, dtype=np.int64)
         self._open = zeros(unended, num_envs, 0)
         self._make_room(min(_FIRST_ROOM, capacity - 1))
@@ -163,9 +164,9 @@ class EpisodeBuffer:
         self._last_obs = np.array(step.next_obs)  # a loop may reuse its array
         if self._age_N.max() >= self._room < self.capacity - 1:
             self._make_room(min(2 * self._room, self.capacity - 1))
-        place_N = self._first_N + self._age_N % self._room
-        for name, flat in self._flat.items():
-            flat[place_N] = values[name]
+        place_N = self._age_N % self._room
+        for name, array in self._open.items():
+            array[self._each_N, place_N] = values[name]
         self._age_N += 1
         for env in np.flatnonzero(step.terminated | step.truncated).tolist():
             self._keep(env, step)
@@ -175,12 +176,7 @@ class EpisodeBuffer:
         for name, array in self._open.items():
             self._open[name] = np.zeros((self.num_envs, room, *array.shape[2:]), array.dtype)
             self._open[name][:, : array.shape[1]] = array
-        self._use_room()
-
-    def _use_room(self) -> None:
-        self._room = self._open["obs"].shape[1]
-        self._first_N = np.arange(self.num_envs) * self._room
-        self._flat = {n: a.reshape(-1, *a.shape[2:]) for n, a in self._open.items()}
+        self._room = room
 
     def _places(self, env: int) -> NumpyArray:
         """Return where the steps of an unfinished episode are, or the newest ones of a long one."""
@@ -357,7 +353,6 @@ class EpisodeBuffer:
         self.state_size = size
         self._arrays["state"] = with_zeros(self._arrays["state"], size)
         self._open["state"] = with_zeros(self._open["state"], size)
-        self._use_room()
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that an exact resume needs; the arrays are the buffer's own memory."""

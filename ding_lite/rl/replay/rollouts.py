@@ -14,7 +14,7 @@ from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.rl.batch import Rollout
 from ding_lite.rl.formulas.policy_losses import Steps
 from ding_lite.rl.host_or_device import AnyArray, namespace, on
-from ding_lite.rl.recorded.actor_critic import Unroll
+from ding_lite.rl.recorded.actor_critic import Recurrence
 from ding_lite.rl.spec import EnvSpec
 
 _OF_STEPS = ("obs", "action", "reward", "terminated", "truncated", "log_prob")
@@ -89,7 +89,7 @@ class Minibatch(Steps):
     """Env steps with their advantages and value targets, in any order or as whole sequences."""
 
     obs: AnyArray
-    unroll: Unroll | None = None
+    recurrence: Recurrence | None = None
     """The sequences that consist of the steps, merged from [T, N], for a policy with memory. None
     without memory; the steps then have no order."""
 
@@ -111,17 +111,17 @@ class Minibatch(Steps):
         if len(self) <= size:
             yield self
             return
-        if self.unroll is None:
+        if self.recurrence is None:
             for index_B in self._drawn(len(self), round(len(self) / size), rng):
                 yield self.take(index_B)
             return
-        num_steps, num_envs = self.unroll.ended_TN.shape
+        num_steps, num_envs = self.recurrence.ended_TN.shape
         count = max(size // num_steps, 1)
         steps_T = namespace(self.target_B).arange(num_steps, device=self.target_B.device)
         first_T1 = steps_T[:, None] * num_envs
         for envs_M in self._drawn(num_envs, max(round(num_envs / count), 1), rng):
             part = self.take((first_T1 + envs_M).reshape(-1))
-            yield replace(part, unroll=self.unroll.take(envs_M))
+            yield replace(part, recurrence=self.recurrence.take(envs_M))
 
     def _drawn(self, total: int, parts: int, rng: np.random.Generator) -> Sequence[AnyArray]:
         """Return the numbers below `total` in random order, in parts, on the rows' device."""

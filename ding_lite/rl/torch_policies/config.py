@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import ForwardRef, TypeVar, get_args
 
-from ding_lite.rl.policies.base import StepConfig
+from ding_lite.rl.policies.base.config import StepConfig
 from ding_lite.settings.rules import COUNT, setting
 
 

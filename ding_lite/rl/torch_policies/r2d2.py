@@ -23,8 +23,8 @@ from ding_lite.rl.formulas.sequence_targets import rescaled, sequence_targets, u
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.modules import Torso
 from ding_lite.rl.networks.trees.parts import inputs_of
-from ding_lite.rl.policies.base import QLearningConfig, discrete_actions
-from ding_lite.rl.policies.open_policy import check_no_description
+from ding_lite.rl.policies.base.config import QLearningConfig, check_no_description
+from ding_lite.rl.policies.base.spaces import discrete_actions
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.config import TorchPolicyConfig

@@ -17,7 +17,7 @@ from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout
 from ding_lite.rl.formulas.advantages import Advantages, gae
 from ding_lite.rl.host_or_device import Metrics
 from ding_lite.rl.memory import Memory
-from ding_lite.rl.policies.base import packed
+from ding_lite.rl.policies.base.spaces import packed
 from ding_lite.rl.replay.rollouts import join_rollouts
 from ding_lite.rl.spec import within
 from ding_lite.rl.torch_policies.config import ConfigT
@@ -160,9 +160,8 @@ class TorchRolloutPolicy(TorchPolicy[ConfigT]):
         for batch in self._batches(rollouts):
             values = self._write_gradient(batch)
             self._improve(values["loss"])
-        if self._norm is not None:  # after learning: log-probabilities are of the old statistics
-            for rollout in rollouts:
-                self._norm.update(rollout.obs.reshape(-1, *self.spec.obs_shape))
+        for rollout in rollouts:  # after learning: log-probabilities are of the old statistics
+            self._note(rollout.obs.reshape(-1, *self.spec.obs_shape))
         if self.config.lr_end is not None:
             values["lr"] = self._optimizer.lr
         return self._metrics(values)

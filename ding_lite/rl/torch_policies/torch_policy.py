@@ -22,8 +22,9 @@ from ding_lite.rl.batch import Array, NumpyArray, Sequences, Transitions
 from ding_lite.rl.host_or_device import Metrics, as_tensor, computable, number, placed
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.inputs import make_norm
-from ding_lite.rl.policies.base import check_obs, own_config, packed
-from ding_lite.rl.policies.open_policy import GradientPolicy, step_sizes
+from ding_lite.rl.policies.base.config import own_config
+from ding_lite.rl.policies.base.gradient_policy import GradientPolicy
+from ding_lite.rl.policies.base.spaces import check_obs, packed
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.attributes import Attributes, check_names, refusing_properties
@@ -92,7 +93,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     config: ConfigT
     _saved_networks = ("weights", "targets", "attributes")
     _flat: FlatModule
-    _random: TorchRandom
     generator: torch.Generator
     """Draws random numbers on `device`; its state is saved."""
     _compiled_loss: Callable[[Any], tuple[Tensor, LossMetrics]] | None = None
@@ -131,7 +131,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         built = {n: v for n, v in vars(self).items() if n not in before or v is not before[n]}
         check_names(self, built)
         self._attributes = Attributes(self, set(built) - set(before))
-        self._lr_at = step_sizes(config)
         self._flatten()
 
     def _flatten(self) -> None:
@@ -406,17 +405,14 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         attributes = {**state["attributes"], **self._attributes.generators()}
         return {**super()._with_own_random(state), "attributes": attributes}
 
-    def _progress(self) -> dict[str, Any]:
-        rng = {**self._random.state_dict(), "generator": self.generator.get_state()}
-        return {"rng": rng, "env_step": self.env_step, "train_iter": self.train_iter}
+    def _random_state(self) -> dict[str, Any]:
+        return {"rng": {**self._random.state_dict(), "generator": self.generator.get_state()}}
 
-    def _load_progress(self, state: Mapping[str, Any]) -> None:
+    def _load_random_state(self, state: Mapping[str, Any]) -> None:
         self._random.load_state_dict(state["rng"])
         words = to_words(state["rng"]["generator"])
         if words.shape == self.generator.get_state().shape:  # else it is of another kind of device
             self.generator.set_state(words)
-        self.env_step = int(state["env_step"])
-        self.train_iter = int(state["train_iter"])
 
     def reseed(self, seed: int) -> None:
         """Continue with the random numbers of another seed."""
@@ -434,7 +430,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     def _choose(self, obs: NumpyArray, explore: bool, memory: Memory | None) -> tuple[Any, ...]:
         """Return what `choose` returned, one value for each of `_chosen`; keep the next states."""
-        inputs = self._inputs(obs)
+        inputs = self._placed(np.asarray(obs, dtype=self.spec.obs_dtype))
         self._check_memory(memory, len(obs))
         states = [] if memory is None else [as_tensor(memory.state).to(self.device)]
         with self._acting():
@@ -451,19 +447,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             what = f"`choose` of {type(self).__name__} returned the next states"
             memory.state[:] = checked(values[-1], memory.state.shape, what=what).cpu().numpy()
         return values[: len(self._chosen)]
-
-    def _inputs(self, obs: NumpyArray) -> Tensor:
-        check_obs(obs, self.spec)
-        return self._seen(as_tensor(np.asarray(obs, dtype=self.spec.obs_dtype)).to(self.device))
-
-    def _seen(self, obs: Tensor) -> Tensor:
-        return obs if self._norm is None else cast(Tensor, self._norm(obs))
-
-    def _normalized(self, batch: Any) -> Any:  # noqa: ANN401 - of the type of the batch
-        if self._norm is None:
-            return batch
-        names = {"obs", "next_obs", "last_obs", "cut_obs"} & {f.name for f in fields(batch)}
-        return replace(batch, **{name: self._seen(getattr(batch, name)) for name in names})
 
     def _as_actions(self, chosen: Tensor, count: int, *, explore: bool) -> NumpyArray:
         what = f"`choose` of {type(self).__name__} returned the actions"
@@ -512,7 +495,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             self._is_checked = True
         value = number(computable(loss))
         if isinstance(value, float):
-            self._check_finite(value)
+            self.check_finite(value)
         self._flat.zero_grad()  # `loss` may have a backward of its own
         torch.autograd.backward([loss])
         return {"loss": value, **read_metrics(metrics, batch, kind)}
@@ -532,14 +515,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     def _mean(self, loss_B: Tensor, batch: Any) -> Tensor:  # noqa: ANN401 - what `loss` takes
         return mean_loss(loss_B, batch, type(self).__name__)
-
-    @property
-    def _grad_P(self) -> Tensor:
-        return self._flat.grads.flat
-
-    @property
-    def _buffers(self) -> Mapping[str, Tensor]:
-        return self._flat.buffers
 
     def _step(
         self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None

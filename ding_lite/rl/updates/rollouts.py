@@ -14,7 +14,7 @@ from torch import Tensor
 from ding_lite.rl.batch import Rollout
 from ding_lite.rl.formulas.advantages import Advantages, gae
 from ding_lite.rl.host_or_device import AnyArray, floats, namespace
-from ding_lite.rl.recorded.actor_critic import Unroll, unseen_states
+from ding_lite.rl.recorded.actor_critic import Recurrence, unseen_states
 from ding_lite.rl.replay.rollouts import Minibatch, merged, next_values, unseen_obs
 
 FoundT = TypeVar("FoundT")
@@ -32,7 +32,7 @@ class Forward(NamedTuple):
     """Requests the values of observations that are learned from; the answer is `ForwardResult`."""
 
     obs: AnyArray
-    unroll: Unroll | None = None
+    recurrence: Recurrence | None = None
     """The sequences that the observations are, for a policy with memory: merged [T, N]."""
     action: AnyArray = None
     """Actions of which the log-probabilities are wanted, too."""
@@ -79,26 +79,26 @@ Updates: TypeAlias = Generator[Request, Any, FoundT]
 """Updates that yield requests, and return what they have found."""
 
 
-def unroll_of(rollout: Rollout) -> Unroll | None:
-    """Return how the states of a rollout begin and where they begin anew; None without any."""
+def recurrence_of(rollout: Rollout) -> Recurrence | None:
+    """Return the initial states of a rollout and the ends of its episodes; None without memory."""
     if rollout.state is None:
         return None
-    return Unroll(rollout.state, rollout.terminated | rollout.truncated)
+    return Recurrence(rollout.state, rollout.terminated | rollout.truncated)
 
 
 def values_of(rollout: Rollout) -> Updates[tuple[AnyArray, AnyArray]]:
     """Return the values of `obs`, [T, N], and those of `unseen_obs`; nothing is recorded."""
     obs, shape_TN = merged(rollout.obs), rollout.reward.shape
-    unroll = unroll_of(rollout)
-    if unroll is None:
+    recurrence = recurrence_of(rollout)
+    if recurrence is None:
         value_M = yield Infer(namespace(obs).concatenate((obs, unseen_obs(rollout))))
         return value_M[: len(obs)].reshape(shape_TN), value_M[len(obs) :]
-    seen = yield Forward(obs, unroll, is_training=False)
+    seen = yield Forward(obs, recurrence, is_training=False)
     return seen.value_B.reshape(shape_TN), (yield from unseen_values(rollout, seen))
 
 
 def unseen_values(rollout: Rollout, seen: ForwardResult) -> Updates[AnyArray]:
-    """Return the values of `unseen_obs`, given what was seen of the rollout."""
+    """Return the values of `unseen_obs`, given the result for the other observations."""
     obs = unseen_obs(rollout)
     if seen.behind_TNS is None:
         return (yield Infer(obs))
@@ -142,5 +142,5 @@ def merged_steps(rollout: Rollout, advantage_B: AnyArray, target_B: AnyArray) ->
         advantage_B,
         target_B,
         merged(rollout.obs),
-        unroll_of(rollout),
+        recurrence_of(rollout),
     )

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ding_lite.errors import ShapeError, did_you_mean
 from ding_lite.io.memory import check_fits
@@ -34,6 +34,21 @@ class SavedNetwork(Protocol):
 
     def load(self, tensors: Mapping[str, Any]) -> None:
         """Overwrite all tensors; if one does not fit, overwrite none."""
+
+
+class LearnedNetwork(SavedNetwork, Protocol):
+    """A network with flat weights and gradients."""
+
+    weights: FlatWeights
+    grads: FlatWeights
+
+    @property
+    def module(self) -> nn.Module:
+        """The network as a module on these weights."""
+
+    @property
+    def buffers(self) -> Mapping[str, Tensor]:
+        """The tensors that are saved but not learned by gradients, such as running means."""
 
 
 class FlatWeights:

@@ -7,7 +7,7 @@ kept, so a task that starts slowly costs no memory.
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import methodcaller
@@ -118,9 +118,11 @@ class Inbox:
     A receiver that only listens to an event may join before the task does. The end of the job and
     the values of the ctx are kept for the first task, which depends on them.
 
-    At the end of the job each node emits it once, also if another node has ended the job. So
-    between two runs of this node the first end that comes from a node belongs to the last run, and
-    is dropped; a second one belongs to the next run, which that node has made before this one.
+    At the end of each run each node emits it once, also if another node has ended the job. So the
+    first end that comes from a node belongs to this run, or between two runs to the last one, and
+    is then dropped. Further ones belong to next runs, which that node has made before this one. A
+    node that was restarted, or has joined the job, makes the ended runs again, and emits their ends
+    first, which are dropped.
     """
 
     def __init__(self) -> None:
@@ -129,9 +131,9 @@ class Inbox:
         self._awaits_task = True
         self._end: _Message | None = None
         self._is_between_runs = False
-        self._ended_by: set[int | None] = set()
-        """The nodes that have emitted the end of this run, or of the last one between two runs."""
-        self._early_ends: dict[int | None, _Message] = {}
+        self._ends: Counter[int | None] = Counter()
+        """The ends from each node: of this run, or of the last one between two runs, and of next
+        runs; below 0 for a node that makes ended runs again."""
         self._ctx: dict[int, dict[str, Any]] = {}
         self._topics: dict[int, dict[str, Any]] = {}
         self._subscriptions: tuple[ref[Subscription], ...] = ()
@@ -157,30 +159,36 @@ class Inbox:
         take = methodcaller("receive_event", node_id, event, args, kwargs)
         with self._lock:
             if event == FINISH:
-                is_late = node_id is not None and node_id not in self._ended_by
-                self._ended_by.add(node_id)
-                if self._is_between_runs:
-                    if not is_late:
-                        self._early_ends[node_id] = take
+                self._ends[node_id] += node_id is not None or self._is_between_runs
+                is_made_again = node_id is not None and self._ends[node_id] <= 0
+                if self._is_between_runs or is_made_again:
                     return
             self._events.append((event, take))
         self._deliver()
 
     def begin_run(self) -> None:
-        """End the run that begins if the job has ended it already."""
+        """Begin a run; end it if the job has ended it already."""
         with self._lock:
             if not self._is_between_runs:
                 return
             self._is_between_runs = False
-            early, self._early_ends = self._early_ends, {}
-            self._ended_by = {*early}
-            self._events.extendleft((FINISH, message) for message in early.values())
+            for node in self._ends.keys() - {None}:
+                self._ends[node] -= self._ends[node] > 0
+            due = [node for node, count in self._ends.items() if count > 0]
+            ends = [methodcaller("receive_event", node, FINISH, (), {}) for node in due]
+            self._events.extendleft((FINISH, end) for end in ends)
+            del self._ends[None]
         self._deliver()
 
     def end_run(self) -> None:
         """Note that the run has ended with the job."""
         with self._lock:
             self._is_between_runs = True
+
+    def note_new(self, node_id: int, *, num_ended: int) -> None:
+        """Note a new incarnation of a node, which makes so many ended runs again."""
+        with self._lock:
+            self._ends[node_id] = -num_ended
 
     def put_failure(self, error: Exception) -> None:
         """Queue an error that ends the task, in place of the end of the job."""

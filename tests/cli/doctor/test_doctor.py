@@ -58,7 +58,7 @@ def test_a_terminal_shows_colors_unless_the_user_wants_none(monkeypatch, no_colo
     assert screen.getvalue() == f"{begins}python          3.11\n"
 
 
-def test_something_to_mend_ends_with_1(capsys, monkeypatch) -> None:
+def test_a_failed_check_ends_with_1_and_a_warning_with_0(capsys, monkeypatch) -> None:
     class Met:
         def look(self) -> Iterator[Finding]:
             yield Finding("warn", "nodes", "slow", "Wait.")
@@ -74,7 +74,7 @@ def test_something_to_mend_ends_with_1(capsys, monkeypatch) -> None:
     assert out.endswith("\n1 to mend.\n")
 
 
-def test_a_look_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_raises_is_a_failed_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> Iterator[Finding]:
         yield Finding("ok", "first", "fine")
         raise RuntimeError("no such file")
@@ -127,7 +127,7 @@ def test_an_extra_with_a_package_that_is_missing_or_too_old_is_named(monkeypatch
 FOR_DEVELOPERS = {"browser", "docs", "release", "site", "test"}
 
 
-def test_every_extra_of_users_is_looked_at() -> None:
+def test_every_extra_for_users_is_checked() -> None:
     settings = RawConfigParser()
     settings.read(Path(__file__).resolve().parents[3] / "setup.cfg")
     offered = {*settings["options.extras_require"]}
@@ -147,7 +147,7 @@ def test_a_directory_that_cannot_be_written_to_is_named(monkeypatch: pytest.Monk
     ("name", "constant"),
     [("_memory", "LITTLE_MEMORY"), ("_shared_memory", "LITTLE_SHARED"), ("_disk", "LITTLE_DISK")],
 )
-def test_what_is_short_is_warned_of(name, constant, monkeypatch) -> None:
+def test_a_shortage_is_a_warning_with_advice(name, constant, monkeypatch) -> None:
     assert [finding.level for finding in look(name)] == ["ok"]
     monkeypatch.setattr(doctor, constant, 1 << 60)
     [finding] = look(name)

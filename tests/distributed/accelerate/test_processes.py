@@ -73,7 +73,7 @@ def test_a_damaged_broadcast_is_refused() -> None:
     assert refused > 50
 
 
-def test_trees_are_told_apart() -> None:
+def test_different_trees_have_different_digests() -> None:
     base: dict[str, Any] = {"a": torch.zeros(2), "b": [1, 2.0]}
     others: list[Any] = [
         {"a": torch.zeros(2, dtype=torch.float64), "b": [1, 2.0]},

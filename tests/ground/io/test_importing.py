@@ -44,7 +44,7 @@ def test_a_module_of_the_working_directory_is_found_once_it_is_asked_for():
         ("no-module", "no name of a module"),
     ],
 )
-def test_what_cannot_be_imported_is_told(place, reported):
+def test_a_place_that_cannot_be_imported_is_refused_with_the_reason(place, reported):
     for name in ("json.py", "a.b.py"):
         Path(name).write_text("")
     with pytest.raises(ConfigError, match=reported):

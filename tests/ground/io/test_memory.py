@@ -55,7 +55,7 @@ def test_a_container_leaves_the_memory_of_its_limit(machine, line, folder, versi
 
 
 @pytest.mark.procs
-def test_a_limit_of_address_space_counts() -> None:
+def test_available_memory_is_within_the_limit_of_address_space() -> None:
     code = "from ding_lite.io.memory import available_bytes; print(available_bytes())"
     most = 8 << 30
     done = subprocess.run(

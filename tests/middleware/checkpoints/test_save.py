@@ -174,7 +174,7 @@ def test_a_checkpoint_without_a_policy_is_an_error(tmp_path: Path) -> None:
         ({"hidden": (8, 8)}, r"`hidden` is \(8, 8\), was \(16,\)"),
     ],
 )
-def test_what_is_not_as_it_was_is_named(
+def test_changed_parts_are_refused_by_name(
     tmp_path: Path, changes: dict[str, Any], fault: str
 ) -> None:
     parts_of_a_run(tmp_path)["task"].run(max_step=1)
@@ -182,7 +182,7 @@ def test_what_is_not_as_it_was_is_named(
         mw.resume(parts_of_a_run(tmp_path, **changes), tmp_path)
 
 
-def test_other_parts_are_named(tmp_path: Path) -> None:
+def test_missing_and_additional_parts_are_refused_by_name(tmp_path: Path) -> None:
     parts_of_a_run(tmp_path)["task"].run(max_step=1)
     parts = parts_of_a_run(tmp_path)
     with make_envs("CartPole-v1", 1) as envs:
@@ -210,7 +210,7 @@ def test_a_setting_that_was_not_saved_had_its_default(tmp_path: Path) -> None:
         mw.resume(parts_of_a_run(tmp_path, lr=0.5), tmp_path)
 
 
-def test_nothing_to_resume_is_said(tmp_path: Path) -> None:
+def test_resuming_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="There is no checkpoint in"):
         mw.resume(parts_of_a_run(tmp_path), tmp_path / "elsewhere")
 

@@ -69,7 +69,9 @@ def test_every_agent_collects_and_learns_and_all_are_counted(population, envs, r
         assert not torch.equal(agent.weights()["head.weight"], weight)
 
 
-def test_an_agent_that_is_away_rests_here(population, envs, eval_envs, replay) -> None:
+def test_an_agent_that_another_node_trains_is_left_out_here(
+    population, envs, eval_envs, replay
+) -> None:
     population[1].is_away = True
     before = population[1].weights()["head.weight"]
     task = run_steps(

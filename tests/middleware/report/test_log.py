@@ -338,7 +338,7 @@ def test_it_is_not_drawn_more_often_than_one_can_see(terminal) -> None:
     assert len(shown(screen)) <= 2
 
 
-def test_elsewhere_it_is_one_line_a_minute(clock, capsys) -> None:
+def test_without_a_terminal_there_is_one_line_a_minute(clock, capsys) -> None:
     rows = [{"env_step": 100 * k} for k in range(1, 151)]
     run(mw.progress(clock=clock), *rows, clock=clock)
 

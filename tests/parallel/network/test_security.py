@@ -367,7 +367,7 @@ def test_a_peer_cannot_speak_for_another_node(job: Job) -> None:
         assert liar.peers == ()
 
 
-def test_a_refused_node_stops_knocking(tmp_path: Path) -> None:
+def test_a_refused_node_stops_dialling(tmp_path: Path) -> None:
     key = str(make_key(tmp_path / "key"))
     with closing(NodeRouter(hub_spec(key_file=key))) as hub, ExitStack() as stack:
         strangers = [

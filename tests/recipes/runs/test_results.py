@@ -125,7 +125,7 @@ def test_a_run_that_has_written_nothing_is_left_out(caplog: pytest.LogCaptureFix
     assert "a has no row yet, and is left out" in caplog.text
 
 
-def test_half_a_row_is_none() -> None:
+def test_an_unfinished_last_row_is_left_out() -> None:
     leave("a")
     with Path("a/metrics.jsonl").open("a") as file:
         file.write('{"env_step": 50')

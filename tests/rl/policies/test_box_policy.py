@@ -20,7 +20,7 @@ from ding_lite.rl import (
     Transitions,
     make_envs,
 )
-from ding_lite.rl.policies.base import BoxActions
+from ding_lite.rl.policies.base.spaces import BoxActions
 from ding_lite.rl.seeding import set_rng_state
 from ding_lite.testing.probes import BEST_NUMBER
 from tests.rl.probes import Aim, f32

@@ -168,11 +168,11 @@ def test_minibatches_are_whole_sequences(batch_size):
     rows, _ = policy._answered(policy._rows(rollout))
     parts = [*rows.split(batch_size, np.random.default_rng(0))]
     assert len(parts) == (36 // max(batch_size, 9))
-    whole, *_ = policy._forward(rows.obs, rows.unroll)
+    whole, *_ = policy._forward(rows.obs, rows.recurrence)
     of_obs = {obs.tobytes(): outputs for obs, outputs in zip(rows.obs, whole, strict=True)}
     assert sorted(of_obs) == sorted(obs.tobytes() for part in parts for obs in part.obs)
     for part in parts:
-        outputs, *_ = policy._forward(part.obs, part.unroll)
+        outputs, *_ = policy._forward(part.obs, part.recurrence)
         expected = np.stack([of_obs[obs.tobytes()] for obs in part.obs])
         np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-6)
 

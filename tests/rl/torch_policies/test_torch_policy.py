@@ -21,8 +21,8 @@ from ding_lite.rl import (
     save_checkpoint,
 )
 from ding_lite.rl.torch_policies.config import config_type
+from tests.rl.policies.base.test_open_policy import Alone
 from tests.rl.policies.test_dqn import CARTPOLE, batch, prioritized
-from tests.rl.policies.test_open_policy import Alone
 
 OBS = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
 

@@ -32,11 +32,11 @@ from ding_lite.rl import (
     TorchPolicyConfig,
 )
 from ding_lite.rl.networks import activations, layers
-from ding_lite.rl.policies import open_policy
+from ding_lite.rl.policies.base import open_policy
 from ding_lite.rl.weights import compiled, flat
 from ding_lite.rl.weights.compiled import CapturedUpdate
 from tests.rl.nets import Joins, Splits
-from tests.rl.policies.test_open_policy import with_dropout
+from tests.rl.policies.base.test_open_policy import with_dropout
 from tests.rl.rollouts import CARTPOLE, PENDULUM, draw_batch, draw_prioritized, draw_rollout
 
 CPU = torch.device("cpu")

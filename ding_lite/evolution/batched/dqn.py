@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.evolution.batched_policies import (
+from ding_lite.evolution.batched.base import (
     Layout,
     Metrics,
     ReplayStack,
     StackedTensors,
     obs_of,
 )
-from ding_lite.evolution.stacked_modules import StackedModule, stackable
+from ding_lite.evolution.batched.modules import StackedModule, stackable
 from ding_lite.rl.batch import NumpyArray, Transitions
 from ding_lite.rl.formulas.q_learning import LOSSES, Values, evaluate, q_gradient
 from ding_lite.rl.networks.layers import MLP, DuelingHead, MLPOutputs, names_of
@@ -82,7 +82,7 @@ class DQNStack(ReplayStack[DQN]):
 
         for row, turn in layout.learning():
             policy, loss = turn.policy, float(found.loss_G[row])
-            if not turn.passes(partial(policy.check_loss, loss)):
+            if not turn.passes(partial(policy.check_finite, loss)):
                 continue
             policy.step(self._grads.rows[row], self._weights.rows[row], self._target.rows[row])
             if turn.count():

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from ding_lite import Task, middleware as mw
 from ding_lite.errors import NonFiniteError
 from ding_lite.evolution import Population
-from ding_lite.evolution.batched import make_stack, stack_key
-from ding_lite.evolution.batched_rollouts import RolloutStack
+from ding_lite.evolution.batched.rollouts import RolloutStack
+from ding_lite.evolution.batched.stacks import make_stack, stack_key
 from ding_lite.rl import A2C, IMPALA, PPO, A2CConfig, IMPALAConfig, PPOConfig, Rollout, make_envs
 from ding_lite.rl.spec import EnvSpec
 from tests.evolution.conftest import assert_same, check_acting

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from torch import nn
 
-from ding_lite.evolution.acting import ActTogether
 from ding_lite.evolution.agent import Agent
+from ding_lite.evolution.batched.acting import ActTogether
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.ddpg import DDPG
 from ding_lite.rl.policies.dqn import DQN, DQNConfig

@@ -20,7 +20,7 @@ from ding_lite.rl import (
     make_envs,
     mean_return,
 )
-from ding_lite.rl.policies.open_policy import without_unused
+from ding_lite.rl.policies.base.config import without_unused
 from tests.rl.policies.test_dqn import CARTPOLE, batch, prioritized
 
 

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.errors import ConfigError, NonFiniteError, ShapeError, kind_of
-from ding_lite.rl.batch import Array, FloatArray
+from ding_lite.errors import (
+    CheckpointError,
+    ConfigError,
+    NonFiniteError,
+    did_you_mean,
+    kind_of,
+)
+from ding_lite.rl.batch import Array
 from ding_lite.rl.formulas.schedules import Schedule, linear
-from ding_lite.rl.host_or_device import Metrics, Number, metrics_of, on, placed, usable_device
-from ding_lite.rl.memory import Memory
+from ding_lite.rl.host_or_device import AnyArray, Number, on, placed, usable_device
 from ding_lite.rl.networks.inputs import RunningNorm, read_norm, with_norm
 from ding_lite.rl.packing import ArrayT
-from ding_lite.rl.policies.base import check_obs, check_state_keys, packed
+from ding_lite.rl.policies.base.spaces import check_obs, packed
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec, check_spec
 from ding_lite.rl.torch_random import TorchRandom
@@ -33,19 +38,10 @@ from ding_lite.rl.weights.compiled import (
     check_captures,
     compiler_of,
 )
-from ding_lite.rl.weights.flat import SavedNetwork, clip_norm
+from ding_lite.rl.weights.flat import LearnedNetwork, SavedNetwork
 from ding_lite.rl.weights.flat_module import FlatModule, copied
-from ding_lite.rl.weights.optimizers import Optimizer, TorchOptimizer, make_optimizer, takes_lr
+from ding_lite.rl.weights.optimizers import Optimizer, TorchOptimizer, make_optimizer
 from ding_lite.rl.wrong_calls import ELSEWHERE, Elsewhere, explained
-from ding_lite.settings.config import default_values
-
-_OF_NETWORKS = (
-    *("hidden", "torso", "convs", "activation", "image_activation"),
-    *("dueling", "memory", "memory_size"),
-)
-"""The settings that describe a network."""
-_RANDOM = {"rng", "network_rng"}
-"""The keys of a policy's state that hold random numbers."""
 
 
 class Learners(Protocol):
@@ -74,8 +70,10 @@ class OpenPolicy(ABC):
     """The keys of the networks in the state."""
     _optimizer: Optimizer
     _rng: np.random.Generator
-    _random: TorchRandom | None = None
+    _random: TorchRandom
     """The stream that a user's networks draw from."""
+    _lr_at: Schedule
+    """The step size as a function of the number of updates done."""
     _norm: RunningNorm | None
     """The statistics by which observations are normalised."""
     _sees_trees: bool
@@ -126,7 +124,7 @@ class OpenPolicy(ABC):
         self._parts: dict[str, Any] = {
             name: part for name, part in parts.items() if part is not None
         }
-        self._graph = self._captured()
+        self._graph = self._captured() if compile == "graph" else None
         """The captured update; None if updates are not captured."""
 
     if not TYPE_CHECKING:  # a type checker refuses unknown names by itself
@@ -182,8 +180,17 @@ class OpenPolicy(ABC):
         """Return observations packed, checked, of the spec's dtype, and normalised."""
         obs = packed(obs, self.spec)
         check_obs(obs, self.spec)
-        obs = np.asarray(obs, dtype=self.spec.obs_dtype)
+        return self._seen(np.asarray(obs, dtype=self.spec.obs_dtype))
+
+    def _seen(self, obs: AnyArray) -> AnyArray:
         return obs if self._norm is None else self._norm(obs)
+
+    def _normalized(self, batch: Any) -> Any:  # noqa: ANN401 - of the type of the batch
+        """Return a batch, or a rollout, with its observations normalised."""
+        if self._norm is None:
+            return batch
+        names = {"obs", "next_obs", "last_obs", "cut_obs"} & {f.name for f in fields(batch)}
+        return replace(batch, **{name: self._norm(getattr(batch, name)) for name in names})
 
     def _placed(self, obs: Array) -> Tensor:
         """Return the observations of a batch, checked and normalised, on the device.
@@ -210,14 +217,19 @@ class OpenPolicy(ABC):
 
     def _progress(self) -> dict[str, Any]:
         """Copy the state of random numbers and the counts, a part of every policy's state."""
-        state = {
-            "rng": rng_state(self._rng),
-            "env_step": self.env_step,
-            "train_iter": self.train_iter,
-        }
-        if self.has_own_network and self._random is not None:
+        counts = {"env_step": self.env_step, "train_iter": self.train_iter}
+        return {**self._random_state(), **counts}
+
+    def _random_state(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"rng": rng_state(self._rng)}
+        if self.has_own_network:
             state["network_rng"] = self._random.state_dict()
         return state
+
+    def _load_random_state(self, state: Mapping[str, Any]) -> None:
+        if self.has_own_network:
+            self._random.load_state_dict(state["network_rng"])
+        set_rng_state(self._rng, state["rng"])
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs."""
@@ -233,11 +245,13 @@ class OpenPolicy(ABC):
         """
         optimizers = self._saved_optimizers()
         expected = {*self._saved_networks, *optimizers, *self._progress()}
-        check_state_keys(state, expected, policy=type(self).__name__)
+        _check_state_keys(state, expected, policy=type(self).__name__)
         self._load_networks(state)
         for key, optimizer in optimizers.items():
             optimizer.load_state_dict(state[key])
-        self._load_progress(state)
+        self._load_random_state(state)
+        self.env_step = int(state["env_step"])
+        self.train_iter = int(state["train_iter"])
 
     @abstractmethod
     def _network_state(self) -> dict[str, Any]:
@@ -283,15 +297,7 @@ class OpenPolicy(ABC):
 
     def _with_own_random(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return the state of another policy with the random numbers of this one."""
-        own = self._progress()
-        return {**state, **{key: own[key] for key in _RANDOM & own.keys()}}
-
-    def _load_progress(self, state: Mapping[str, Any]) -> None:
-        if self.has_own_network and self._random is not None:
-            self._random.load_state_dict(state["network_rng"])
-        set_rng_state(self._rng, state["rng"])
-        self.env_step = int(state["env_step"])
-        self.train_iter = int(state["train_iter"])
+        return {**state, **self._random_state()}
 
     @property
     def has_own_network(self) -> bool:
@@ -306,9 +312,7 @@ class OpenPolicy(ABC):
     @property
     def _drawing(self) -> AbstractContextManager[None]:
         """The random stream of own modules, which replaces PyTorch's while they compute."""
-        if self._random is None or not self.has_own_network:
-            return nullcontext()
-        return self._random
+        return self._random if self.has_own_network else nullcontext()
 
     @property
     def parts(self) -> Mapping[str, object]:
@@ -363,10 +367,6 @@ class OpenPolicy(ABC):
                     if path in own:  # a grown network may have other parameters
                         own[path].requires_grad_(parameter.requires_grad)
 
-    @property
-    def _is_captured(self) -> bool:
-        return self._compile == "graph"
-
     def _compile_networks(self, networks: Iterable[FlatModule]) -> None:
         if self._compiler is None:
             return
@@ -380,9 +380,7 @@ class OpenPolicy(ABC):
         for flat in found:
             flat.run = self._compiler(flat.run)
 
-    def _captured(self) -> CapturedUpdate | None:
-        if not self._is_captured:
-            return None
+    def _captured(self) -> CapturedUpdate:
         if not hasattr(self, "_update"):
             raise ConfigError(
                 f'`compile="graph"` captures the updates of DQN and PPO, and those of '
@@ -401,7 +399,7 @@ class OpenPolicy(ABC):
                 '`compile="graph"` captures updates of one learner, and this one averages its '
                 'gradients with others. Leave `compile` out, or take `compile="torch"`.'
             )
-        with self._random or nullcontext():  # a graph cannot contain the change of generators
+        with self._random:  # a graph cannot contain the change of generators
             return self._graph(inputs, **form)
 
     def clone(self) -> Self:
@@ -424,8 +422,7 @@ class OpenPolicy(ABC):
     def reseed(self, seed: int) -> None:
         """Continue with the random numbers of another seed."""
         set_rng_state(self._rng, rng_state(make_rng(seed, "offspring")))
-        if self._random is not None:
-            self._random.reseed(seed)
+        self._random.reseed(seed)
 
     def _guarded(self, loss: Number, check: Callable[[float], None]) -> Tensor | None:
         """Prevent an update by a loss that is not finite: `check` raises an error if it is not.
@@ -438,16 +435,21 @@ class OpenPolicy(ABC):
         check(float(loss))  # before other learners use its gradient
         return None
 
-    def check_loss(self, loss: float, *, of: str = "", update: int | None = None) -> None:
-        """Raise NonFiniteError if a loss is NaN or infinite; `of` names the networks of several."""
-        number = self.train_iter + 1 if update is None else update
-        what = f"loss of the {of}" if of else "loss"
-        self._check_finite(loss, what, f"{type(self).__name__}'s update {number}")
+    @property
+    def _present_update(self) -> str:
+        return f"{type(self).__name__}'s update {self.train_iter + 1}"
 
-    def _check_finite(self, value: float, what: str = "loss", update: str = "") -> None:
+    def check_finite(self, value: float, what: str = "loss", *, update: str = "") -> None:
+        """Raise NonFiniteError if a number of an update, by default the present one, is not finite.
+
+        Args:
+            value: The number.
+            what: Its name in the message.
+            update: The name of the update there.
+        """
         if math.isfinite(value):
             return
-        of = update or f"{type(self).__name__}'s update {self.train_iter + 1}"
+        of = update or self._present_update
         names = ("lr", "critic_lr", "actor_lr", "max_grad_norm")
         now = [f"`{n}` (now {getattr(self.config, n)})" for n in names if hasattr(self.config, n)]
         raise NonFiniteError(
@@ -456,178 +458,34 @@ class OpenPolicy(ABC):
             f"values have blown up."
         )
 
-    def _make_optimizer(self, network: Any, *, eps: float = 1e-8) -> Optimizer:  # noqa: ANN401
+    def _make_optimizer(self, network: LearnedNetwork, *, eps: float = 1e-8) -> Optimizer:
+        config = self.config
+        lr_end = config.lr if config.lr_end is None else config.lr_end
+        self._lr_at = linear(config.lr, lr_end, steps=config.lr_updates)
         return make_optimizer(
             self._parts.get("optimizer"),
             network.weights.flat,
             network.grads.flat,
             lambda: [*network.module.parameters()],
-            lr=self.config.lr,
-            lr_end=self.config.lr_end,
+            lr=config.lr,
+            lr_end=config.lr_end,
             eps=eps,
-            captured=self._is_captured,
+            captured=self._graph is not None,
         )
 
 
-def step_sizes(config: Any) -> Schedule:  # noqa: ANN401 - a config with a falling step size
-    """Return the step size as a function of the number of updates done."""
-    lr_end = config.lr if config.lr_end is None else config.lr_end
-    return linear(config.lr, lr_end, steps=config.lr_updates)
-
-
-class GradientPolicy(OpenPolicy):
-    """A policy with a single loss; other nodes may compute its gradient."""
-
-    state_size: int = 0
-    """The length of the recurrent state of one environment; 0 without memory."""
-    _lr_at: Schedule
-    _skipped: Tensor | None = None
-    """On a device, 1.0 if an update of this `learn` was skipped, else 0.0."""
-
-    @property
-    @abstractmethod
-    def _grad_P(self) -> Tensor:
-        """The flat gradient that the backward writes; it is clipped in place."""
-
-    @property
-    @abstractmethod
-    def _buffers(self) -> Mapping[str, Tensor]:
-        """The tensors that are saved but not learned by gradients, such as running means."""
-
-    def make_memory(self, num_envs: int) -> Memory | None:
-        """Make a memory for so many environments; None for a policy without memory."""
-        return Memory(num_envs, self.state_size) if self.state_size else None
-
-    def _check_memory(self, memory: Memory | None, num_envs: int) -> None:
-        if (memory is not None) != bool(self.state_size):
-            has = "has memory: give `memory=`" if self.state_size else "has no memory: leave it out"
-            raise ConfigError(
-                f"{type(self).__name__} {has}. `memory = policy.make_memory(num_envs)` makes one, "
-                f"and `memory.reset(done)` follows each env step."
-            )
-        if memory is None:
-            return
-        expected, is_memory = (num_envs, self.state_size), isinstance(memory, Memory)
-        if not is_memory or memory.state.shape != expected:
-            found = f"is {kind_of(memory)}"
-            if is_memory:
-                found = f"has states of the shape {memory.state.shape}"
-            raise ShapeError(
-                f"`memory` {found}; {expected} was expected "
-                f"for {num_envs} observations and {type(self).__name__}'s network. "
-                f"`policy.make_memory({num_envs})` makes one."
-            )
-
-    @contextmanager
-    def _keeping_buffers(self) -> Iterator[None]:
-        before = {name: buffer.clone() for name, buffer in self._buffers.items()}
-        yield
-        buffers = self._buffers  # read again, as the network may have replaced them
-        changed = [name for name, old in before.items() if not torch.equal(old, buffers[name])]
-        for name, old in before.items():
-            buffers[name].copy_(old)
-        if changed:
-            raise ConfigError(
-                f"The buffers {', '.join(map(repr, changed))} of the network change while it "
-                f"learns, and a gradient that is sent elsewhere does not carry them. Take "
-                f"nn.LayerNorm or nn.GroupNorm in place of BatchNorm."
-            )
-
-    def apply_gradient(self, grad_P: Tensor | FloatArray) -> float:
-        """Do one step of the optimiser along a gradient of `gradients`, or a mean of several.
-
-        Args:
-            grad_P: [P]. It is not changed.
-
-        Returns:
-            Its length before it was clipped to `max_grad_norm`.
-
-        Raises:
-            ShapeError: If it is of other weights.
-            NonFiniteError: If it is not finite. The weights are then unchanged.
-        """
-        own_P = self._grad_P
-        if not isinstance(grad_P, Tensor):
-            grad_P = torch.from_numpy(np.array(grad_P, dtype=np.float32))  # may be read-only
-        if grad_P.shape != own_P.shape:
-            raise ShapeError(
-                f"The gradient has shape {tuple(grad_P.shape)}; {tuple(own_P.shape)} was "
-                f"expected. Is it of a network of the same size?"
-            )
-        own_P.copy_(grad_P)
-        norm = float(clip_norm(own_P, self.config.max_grad_norm))
-        self._check_finite(norm, "length of the gradient")
-        self._step(own_P)
-        return norm
-
-    def _improve(
-        self, loss: Number, grad_P: Tensor | None = None, weights_P: Tensor | None = None
-    ) -> Number:
-        """Apply the gradient of a loss; return its length.
-
-        `grad_P` and `weights_P` are the policy's own if None.
-        """
-        grad_P = self._grad_P if grad_P is None else grad_P
-        if self.reduce_gradient is not None:
-            self._check_finite(float(loss))  # before other learners use its gradient
-            self.reduce_gradient(grad_P)
-        norm, skip = self._clipped(loss, grad_P)
-        self._step(grad_P, weights_P, skip=skip)
-        self._note_skip(skip)
-        return norm
-
-    def _clipped(self, loss: Number, grad_P: Tensor) -> tuple[Number, Tensor | None]:
-        """Clip the gradient; return its length, and on a device whether to skip the step."""
-        norm = clip_norm(grad_P, self.config.max_grad_norm)
-        if isinstance(loss, Tensor):
-            return norm, (~torch.isfinite(loss + norm)).float()  # the sum is finite if both are
-        self._check_finite(float(norm), "length of the gradient")
-        return norm, None
-
-    def _note_skip(self, skip: Tensor | None) -> None:
-        if skip is not None:
-            self._skipped = skip if self._skipped is None else torch.maximum(self._skipped, skip)
-
-    def _step(
-        self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
-    ) -> None:
-        self._optimizer.lr = self._lr_at(self.train_iter)
-        self._optimizer.step(grad_P, weights_P, skip=skip)
-        self.train_iter += 1
-
-    def _metrics(self, values: Mapping[str, Any]) -> Metrics:
-        """Return the metrics of the last update of `learn`; `loss` is NaN if one was skipped."""
-        skipped, self._skipped = self._skipped, None
-        if skipped is not None:
-            values = {**values, "loss": torch.where(skipped > 0.0, torch.nan, values["loss"])}
-        update = f"one of {type(self).__name__}'s updates up to {self.train_iter}"
-        return metrics_of(values, partial(self._check_finite, update=update))
-
-
-def check_no_description(config: object) -> None:
-    """Raise if settings describe a network although the user has given one."""
-    found = {
-        f"`{name}`": f"`{name}` is {getattr(config, name)!r}"
-        for name, default in default_values(type(config)).items()
-        if name in _OF_NETWORKS and getattr(config, name) != default
-    }
-    if found:
-        raise ConfigError(
-            f"{' and '.join(found.values())}, which describes the network of this package, and a "
-            f"network was given. Leave {' and '.join(found)} out, and build the module so; "
-            f"one with a `state_size` has memory."
+def _check_state_keys(state: Mapping[str, Any], expected: set[str], *, policy: str) -> None:
+    if not isinstance(state, Mapping):
+        raise CheckpointError(
+            f"This is no state of a {policy}, but {kind_of(state)}. `policy.state_dict()` returns "
+            f"one, and `load_checkpoint(folder).state` reads it from a checkpoint."
         )
-
-
-def without_unused(settings: Mapping[str, Any], parts: Mapping[str, object]) -> dict[str, Any]:
-    """Return settings without those that describe a network or optimiser that a part replaces.
-
-    Example:
-        >>> without_unused({"hidden": (512,), "lr": 1e-3}, {"network": nn.Linear})
-        {'lr': 0.001}
-    """
-    unused = {*_OF_NETWORKS} if "network" in parts or {"actor", "critic"} <= {*parts} else set()
-    make: Any = parts.get("optimizer")
-    if callable(make) and not takes_lr(make):
-        unused.add("lr_end")
-    return {name: value for name, value in settings.items() if name not in unused}
+    missing, unknown = expected - state.keys(), state.keys() - expected
+    if missing or unknown:
+        hint = "".join(did_you_mean(str(key), expected) for key in sorted(unknown)[:1])
+        if "policy" in unknown:
+            hint = ' It is a state of several parts: take `state["policy"]`.'
+        raise CheckpointError(
+            f"This is no state of a {policy}: missing {sorted(missing) or 'nothing'}, "
+            f"unknown {sorted(unknown) or 'nothing'}.{hint}"
+        )

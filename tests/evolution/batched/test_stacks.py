@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from ding_lite.errors import ConfigError
-from ding_lite.evolution.batched import make_stack, stack_key
-from ding_lite.evolution.batched_box import BoxStack
-from ding_lite.evolution.batched_dqn import DQNStack
+from ding_lite.evolution.batched.box import BoxStack
+from ding_lite.evolution.batched.dqn import DQNStack
+from ding_lite.evolution.batched.stacks import make_stack, stack_key
 from ding_lite.rl import A2C, DDPG, DQN, SAC, TD3, DDPGConfig, DQNConfig, SACConfig, TD3Config
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.spec import EnvSpec

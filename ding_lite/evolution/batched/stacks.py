@@ -10,10 +10,10 @@ from collections.abc import Hashable
 from typing import Any
 
 from ding_lite.errors import ConfigError
-from ding_lite.evolution.batched_box import BoxStack
-from ding_lite.evolution.batched_dqn import DQNStack
-from ding_lite.evolution.batched_policies import Stack, UpdateResult
-from ding_lite.evolution.batched_rollouts import RolloutStack
+from ding_lite.evolution.batched.base import Stack, UpdateResult
+from ding_lite.evolution.batched.box import BoxStack
+from ding_lite.evolution.batched.dqn import DQNStack
+from ding_lite.evolution.batched.rollouts import RolloutStack
 from ding_lite.rl.policies.a2c import A2C
 from ding_lite.rl.policies.ddpg import DDPG
 from ding_lite.rl.policies.dqn import DQN

@@ -1,23 +1,16 @@
-"""Functions that all policies share: devices, action spaces and checks."""
+"""The settings that policies share, and what a user's own parts make of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-import numpy as np
-import torch
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
-
-from ding_lite.errors import CheckpointError, ConfigError, ShapeError, did_you_mean, kind_of
-from ding_lite.rl.batch import Array, NumpyArray, to_numpy
-from ding_lite.rl.formulas.distributions import BoxUnits
-from ding_lite.rl.host_or_device import CPU
+from ding_lite.errors import ConfigError, kind_of
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.conv import AnyTorso, Conv, TorsoName, convolutions
-from ding_lite.rl.spec import EnvSpec
-from ding_lite.settings.config import as_config
+from ding_lite.rl.weights.optimizers import takes_lr
+from ding_lite.settings.config import as_config, default_values
 from ding_lite.settings.rules import (
     COUNT,
     NATURAL,
@@ -31,7 +24,11 @@ from ding_lite.settings.rules import (
 )
 
 ConfigT = TypeVar("ConfigT")
-_OF_SEVERAL = "PPO, A2C or IMPALA, which make several choices at once"
+_OF_NETWORKS = (
+    *("hidden", "torso", "convs", "activation", "image_activation"),
+    *("dueling", "memory", "memory_size"),
+)
+"""The settings that describe a network."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,23 +109,6 @@ class QLearningConfig(PolicyConfig):
     """The number of env steps in which the share of random actions falls linearly."""
 
 
-def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
-    if spec.num_actions is None:
-        several = isinstance(spec.action_space, MultiDiscrete | MultiBinary)
-        advice = (
-            f"Take {_OF_SEVERAL}"
-            if several
-            else "Take SAC or TD3, which are for continuous actions, or PPO, which is for both"
-            if cast(Box, spec.action_space).is_bounded()
-            else "Take PPO, A2C or IMPALA, which need no bounds"
-        )
-        raise ConfigError(
-            f"{policy} is for Discrete actions, but {spec.env_id} has the action space "
-            f"{spec.action_space}. {advice}."
-        )
-    return spec.num_actions
-
-
 def own_config(config: object, kind: type[ConfigT]) -> ConfigT:
     """Return the settings of a policy: the defaults for None, a dict's values by name."""
     if config is None:
@@ -141,69 +121,30 @@ def own_config(config: object, kind: type[ConfigT]) -> ConfigT:
     return config
 
 
-class BoxActions(BoxUnits):
-    """Scales between a network's outputs, -1 to 1, and the actions of an environment."""
-
-    def __init__(self, spec: EnvSpec, *, policy: str, device: torch.device = CPU) -> None:
-        space = spec.action_space
-        if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
-            advice = "DQN, which is for Discrete actions, or PPO, which is for both"
-            if not isinstance(space, Discrete):
-                advice = "an environment with Box actions of floats"
-            several = isinstance(space, MultiDiscrete | MultiBinary)
-            raise ConfigError(
-                f"{policy} is for continuous actions, but {spec.env_id} has the action space "
-                f"{space}. Take {_OF_SEVERAL if several else advice}."
-            )
-        super().__init__(space, device=device)
-        if not np.isfinite([self.low, self.high]).all():
-            raise ConfigError(
-                f"{policy} scales its actions to their bounds, but those of {spec.env_id} are "
-                f"{space.low.tolist()} to {space.high.tolist()}. Take PPO, A2C or IMPALA, which "
-                f"need none, or give it finite ones with gymnasium's `TransformAction(env, lambda "
-                f"action: action, Box(-1, 1, shape))`: make_envs(..., wrappers=[...])."
-            )
-        self.size = len(self.unit_D)
-
-
-def packed(obs: Any, spec: EnvSpec) -> NumpyArray:  # noqa: ANN401 - a tree, or an array
-    """Return observations as one array: a tree is packed, an array is unchanged."""
-    if obs.__class__ is np.ndarray:  # the usual case; `isinstance` is slower
-        return cast(NumpyArray, obs)
-    if isinstance(obs, Mapping | tuple):
-        return spec.pack(obs)
-    return np.asarray(to_numpy(obs))
-
-
-def check_obs(obs: Array, spec: EnvSpec) -> None:
-    """Raise unless observations have the shape [N, ...] and the dtype of the spec."""
-    if obs.shape[1:] != spec.obs_shape:
-        hint = "" if spec.packing is None else " Packed: `spec.pack` makes them of their parts."
-        if obs.shape == spec.obs_shape:
-            hint = " A single one is given as `obs[None]`."
-        raise ShapeError(
-            f"`obs` has shape {tuple(obs.shape)}; any number of observations of {spec.env_id} "
-            f"has the shape (N, {', '.join(map(str, spec.obs_shape))}).{hint}"
-        )
-    if spec.obs_dtype is np.uint8 and obs.dtype not in (np.uint8, torch.uint8):
-        raise ShapeError(
-            f"`obs` has the type {obs.dtype}; observations of {spec.env_id} are bytes (uint8), as "
-            f"`Envs` hands them on. They are scaled within the network."
+def check_no_description(config: object) -> None:
+    """Raise if settings describe a network although the user has given one."""
+    found = {
+        f"`{name}`": f"`{name}` is {getattr(config, name)!r}"
+        for name, default in default_values(type(config)).items()
+        if name in _OF_NETWORKS and getattr(config, name) != default
+    }
+    if found:
+        raise ConfigError(
+            f"{' and '.join(found.values())}, which describes the network of this package, and a "
+            f"network was given. Leave {' and '.join(found)} out, and build the module so; "
+            f"one with a `state_size` has memory."
         )
 
 
-def check_state_keys(state: Mapping[str, Any], expected: set[str], *, policy: str) -> None:
-    if not isinstance(state, Mapping):
-        raise CheckpointError(
-            f"This is no state of a {policy}, but {kind_of(state)}. `policy.state_dict()` returns "
-            f"one, and `load_checkpoint(folder).state` reads it from a checkpoint."
-        )
-    missing, unknown = expected - state.keys(), state.keys() - expected
-    if missing or unknown:
-        hint = "".join(did_you_mean(str(key), expected) for key in sorted(unknown)[:1])
-        if "policy" in unknown:
-            hint = ' It is a state of several parts: take `state["policy"]`.'
-        raise CheckpointError(
-            f"This is no state of a {policy}: missing {sorted(missing) or 'nothing'}, "
-            f"unknown {sorted(unknown) or 'nothing'}.{hint}"
-        )
+def without_unused(settings: Mapping[str, Any], parts: Mapping[str, object]) -> dict[str, Any]:
+    """Return settings without those that describe a network or optimiser that a part replaces.
+
+    Example:
+        >>> without_unused({"hidden": (512,), "lr": 1e-3}, {"network": object()})
+        {'lr': 0.001}
+    """
+    unused = {*_OF_NETWORKS} if "network" in parts or {"actor", "critic"} <= {*parts} else set()
+    make: Any = parts.get("optimizer")
+    if callable(make) and not takes_lr(make):
+        unused.add("lr_end")
+    return {name: value for name, value in settings.items() if name not in unused}

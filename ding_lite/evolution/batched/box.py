@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.evolution.batched_policies import Layout, ReplayStack, StackedTensors, obs_of
-from ding_lite.evolution.stacked_modules import StackedModule, stackable
+from ding_lite.evolution.batched.base import Layout, ReplayStack, StackedTensors, obs_of
+from ding_lite.evolution.batched.modules import StackedModule, stackable
 from ding_lite.rl.batch import NumpyArray, Transitions, to_numpy
 from ding_lite.rl.networks.action_values import Critics, CriticsOfMembers
 from ding_lite.rl.networks.box_actors import BoxActor, OwnActor
 from ding_lite.rl.networks.box_networks import Networks
 from ding_lite.rl.networks.layers import MLP, Members, MLPOutputs, Viewed, names_of
-from ding_lite.rl.policies.base import BoxActions
+from ding_lite.rl.policies.base.spaces import BoxActions
 from ding_lite.rl.policies.box_policy import BoxPolicy, update_critics
 from ding_lite.rl.recorded.box import CriticList
 from ding_lite.rl.weights.flat_module import copied
@@ -48,7 +48,7 @@ class BoxStack(ReplayStack[BoxT]):
 
     @classmethod
     def key(cls, policy: BoxT) -> Hashable | None:
-        """Return None for what is not computed together, such as the built-in ones of images."""
+        """Return the key of policies that are computed together; None for others, as of images."""
         config, parts = policy.config, {"actor", "critic"} & policy.parts.keys()
         if len(parts) == 2:
             obs, action = obs_of(policy), ((int(np.prod(policy.spec.action_shape)),), np.float32)
@@ -82,7 +82,7 @@ class BoxStack(ReplayStack[BoxT]):
         )
         for row, turn in layout.learning():
             loss = float(values["loss"][row])
-            if turn.passes(partial(turn.policy.check_loss, loss, of="critics")):
+            if turn.passes(partial(turn.policy.check_finite, loss, "loss of the critics")):
                 turn.policy.step_critics(self._grads.rows[row], self._weights.rows[row])
         is_due = {row: turn.policy.actor_is_due for row, turn in layout.learning()}
         of_actor = {}
@@ -91,7 +91,7 @@ class BoxStack(ReplayStack[BoxT]):
         for row, turn in layout.learning():
             if is_due[row]:
                 loss = float(of_actor["actor_loss"][row])
-                if not turn.passes(partial(turn.policy.check_loss, loss, of="actor")):
+                if not turn.passes(partial(turn.policy.check_finite, loss, "loss of the actor")):
                     continue
                 turn.policy.step_actor(
                     self._grads.rows[row], self._weights.rows[row], self._target.rows[row]

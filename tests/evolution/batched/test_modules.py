@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 
-from ding_lite.evolution.batched import stack_key
+from ding_lite.evolution.batched.stacks import stack_key
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.policies.ppo import PPO, PPOConfig

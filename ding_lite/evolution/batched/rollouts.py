@@ -19,8 +19,8 @@ from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from ding_lite.errors import NonFiniteError
-from ding_lite.evolution.batched_policies import Stack, UpdateResult, obs_of
-from ding_lite.evolution.stacked_modules import StackedModule, stackable
+from ding_lite.evolution.batched.base import Stack, UpdateResult, obs_of
+from ding_lite.evolution.batched.modules import StackedModule, stackable
 from ding_lite.rl.batch import NumpyArray, Rollout
 from ding_lite.rl.formulas.advantages import Advantages
 from ding_lite.rl.formulas.distributions import Distribution, Gaussian
@@ -38,7 +38,7 @@ from ding_lite.rl.policies.actor_critic import (
     updates_of,
 )
 from ding_lite.rl.policies.impala import IMPALA
-from ding_lite.rl.recorded.actor_critic import Unroll
+from ding_lite.rl.recorded.actor_critic import Recurrence
 from ding_lite.rl.replay.rollouts import Minibatch
 from ding_lite.rl.updates.rollouts import Descend, Estimate, Forward, ForwardResult, Infer, Request
 from ding_lite.rl.weights.flat_module import copied
@@ -202,11 +202,11 @@ class RolloutStack(Stack[AnyPolicy]):
         if not self._like.state_size:
             both, saved = group.network.forward_saving(inputs)
         else:
-            unrolls = [cast(Unroll, one.unroll) for one in requests]
+            recurrences = [cast(Recurrence, one.recurrence) for one in requests]
             both, behind, saved = group.network.unroll(
                 inputs,
-                _padded([unroll.state_NS for unroll in unrolls]),
-                ~_padded([unroll.ended_TN for unroll in unrolls], axes=2).unsqueeze(-1),
+                _padded([each.state_NS for each in recurrences]),
+                ~_padded([each.ended_TN for each in recurrences], axes=2).unsqueeze(-1),
                 records=records,
             )
         group.kept = both.numpy(), saved
@@ -277,7 +277,7 @@ class _Learning:
         self._has_ended = False
 
     def goes_on(self) -> bool:
-        """Go on with the answer up to what is asked next; return whether anything is."""
+        """Pass the answer to the updates; return whether they have made another request."""
         if self._has_ended:
             return False
         answer, self.answer = self.answer, None
@@ -325,23 +325,24 @@ def _estimate(running: Sequence[_Learning], requests: Sequence[Estimate]) -> Non
 
 
 class _Places:
-    """The places of env steps of each policy, [B] or [T, N], in arrays for all."""
+    """Joins arrays of env steps of each policy, [B, ...] or [T, N, ...], padded to one size."""
 
     def __init__(self, requests: Sequence[Forward | Minibatch]) -> None:
         self._shapes = tuple(
-            (len(one.obs),) if one.unroll is None else one.unroll.ended_TN.shape for one in requests
+            (len(one.obs),) if one.recurrence is None else one.recurrence.ended_TN.shape
+            for one in requests
         )
         self.each: list[Any] = [(row, *map(slice, shape)) for row, shape in enumerate(self._shapes)]
         self.layout = _layout(self._shapes)
 
     def padded(self, arrays: Sequence[NumpyArray]) -> NumpyArray:
-        """Return merged steps of each as one array, [G, B, ...] or [G, T, N, ...]."""
+        """Return the merged steps of each policy as one array, [G, B, ...] or [G, T, N, ...]."""
         pairs = zip(self._shapes, arrays, strict=True)
         own = [array.reshape(*shape, *array.shape[1:]) for shape, array in pairs]
         return _padded(own, axes=len(self._shapes[0])).numpy()
 
     def rows(self, arrays: Sequence[NumpyArray]) -> NumpyArray:
-        """Return merged steps of each behind each other, [M, ...]."""
+        """Return the merged steps of one policy after the other, [M, ...]."""
         return self.padded(arrays).reshape(self.layout.num_rows, *arrays[0].shape[1:])
 
 

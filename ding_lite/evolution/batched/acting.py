@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 import numpy as np
 
 from ding_lite.evolution.agent import Agent
-from ding_lite.evolution.batched import make_stack, stack_key
+from ding_lite.evolution.batched.stacks import make_stack, stack_key
 from ding_lite.rl.batch import BoolArray, NumpyArray
 from ding_lite.rl.memory import Memory, memory_of
 from ding_lite.rl.protocols import Policy

@@ -26,10 +26,10 @@ from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.networks.inputs import RunningNorm
 from ding_lite.rl.packing import as_floats
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
-from ding_lite.rl.policies.base import check_obs
+from ding_lite.rl.policies.base.open_policy import OpenPolicy
+from ding_lite.rl.policies.base.spaces import check_obs
 from ding_lite.rl.policies.box_policy import BoxPolicy
 from ding_lite.rl.policies.dqn import DQN
-from ding_lite.rl.policies.open_policy import OpenPolicy
 
 Metrics = dict[str, float]
 

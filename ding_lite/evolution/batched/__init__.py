@@ -1,0 +1,1 @@
+"""Policies of one architecture that act and learn as one computation."""

@@ -1,0 +1,1 @@
+"""The base classes of policies, and the settings and checks that all policies share."""
