@@ -442,7 +442,7 @@ class ParallelContext(Context):
             wanted = ", ".join(f"`{key}` > {value!r}" for key, value in newer_than.items())
             raise DeadlineExceeded(
                 f"No other node sent {wanted or 'a ctx'} in time. {self._arrived()} A ctx is sent "
-                f"at the end of each step: does a middleware of a connected node set these keys?"
+                f"at the end of each step: does a task run on a connected node, and set these keys?"
             )
         return None
 

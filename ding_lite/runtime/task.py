@@ -350,7 +350,7 @@ class Task:
     def renew(self) -> Self:
         """End the step: take its way out, send the ctx to other nodes, begin the next step."""
         self.backward()
-        if self._router.is_active:
+        if self._router.has_audience:
             self._messages.publish(self.ctx)
         self._pipeline.renew()
         return self

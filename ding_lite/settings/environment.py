@@ -17,6 +17,7 @@ from ding_lite.settings.config import hints_of
 from ding_lite.settings.rules import check_all, inside, one_of, whole
 
 PREFIX = "DING_LITE_"
+MOST_OF_A_ROLE = 999
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,7 @@ class Settings:
     labels: tuple[str, ...] = ()
     """Further labels of this node, separated by commas."""
     roles: tuple[str, ...] = ()
-    """The roles of the nodes, one entry per node, separated by commas; `+` joins several roles."""
+    """The roles of the nodes in order: `learner,collector*3`; `+` gives one node several roles."""
     topology: str | None = None
     """The connections between nodes: `star`, `mesh`, `tree` or `alone`."""
     protocol: str | None = None
@@ -107,7 +108,26 @@ class Settings:
             if text := environ[variable].strip():
                 values[known[variable]] = _parse(variable, text, hints[known[variable]])
 
-        return cls(**values)
+        counted = [(entry, repeated(entry)) for entry in values.get("roles", ())]
+        for entry, nodes in counted:
+            if not nodes:
+                raise ConfigError(
+                    f"DING_LITE_ROLES has the entry {entry!r}; behind `*` a count from 1 to "
+                    f"{MOST_OF_A_ROLE} was expected, such as collector*3."
+                )
+        return cls(**values | {"roles": tuple(role for _, nodes in counted for role in nodes)})
+
+
+def repeated(entry: str) -> list[str]:
+    """Return an entry of roles once for each of its nodes; an empty list if its count is wrong.
+
+    Example:
+        >>> repeated("learner+evaluator"), repeated("collector*2"), repeated("collector*x")
+        (['learner+evaluator'], ['collector', 'collector'], [])
+    """
+    role, times, count = (part.strip() for part in entry.partition("*"))
+    is_count = re.fullmatch("[0-9]{1,3}", count) if times else True
+    return [role] * int(count or 1) if is_count else []
 
 
 def kind_of_topology(name: str) -> str:

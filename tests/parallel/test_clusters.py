@@ -363,7 +363,7 @@ def test_finish_reaches_all_nodes_after_their_links_recover(name: str, last: int
         cluster.start(main)
         for one, other in edges(topology, num_nodes):
             cluster.network.cut(one, other)
-        wait_until(lambda: not any(router.is_active for router in cluster.routers), "not cut")
+        wait_until(lambda: not any(router.peers for router in cluster.routers), "not cut")
         all_cut.set()
         has_set.wait(10.0)
         cluster.network.heal()

@@ -14,13 +14,13 @@ from typing import TypeAlias
 
 from ding_lite.errors import did_you_mean
 from ding_lite.options.words import show
+from ding_lite.settings.environment import MOST_OF_A_ROLE, repeated
 
 TOPOLOGIES = ("star", "mesh", "tree", "alone")
 PROTOCOLS = ("ipc", "tcp")
 EXPORT_FORMATS = ("onnx", "torch")
 SORTED_BY = ("run", "policy", "env", "seed", "steps", "last", "best", "time", "state", "when")
 """The columns of `ding-lite runs`."""
-MOST_OF_A_ROLE = 999
 MOST_SECONDS = 1e9
 """About 30 years; the system's clocks end at ten times that."""
 
@@ -122,14 +122,12 @@ def roles(text: str) -> Roles:
     """
     nodes: list[tuple[str, ...]] = []
     for entry in text.split(","):
-        names, times, count = (part.strip() for part in entry.partition("*"))
-        together = tuple(name.strip() for name in names.split("+"))
-        is_number = count.isascii() and count.isdigit() and len(count) <= len(str(MOST_OF_A_ROLE))
-        if not all(together) or (times and not (is_number and int(count) > 0)):
+        alike = [tuple(map(str.strip, roles.split("+"))) for roles in repeated(entry)]
+        if not alike or not all(alike[0]):
             raise argparse.ArgumentTypeError(
                 f"found {show(entry.strip())} in {show(text)}; expected is a role, several joined "
                 f"by `+`, or either of them with `*` and a count from 1 to {MOST_OF_A_ROLE}: "
                 f"learner,collector*3."
             )
-        nodes += [together] * (int(count) if times else 1)
+        nodes += alike
     return tuple(nodes)

@@ -38,6 +38,7 @@ from ding_lite.parallel.launch.place import (
     attached_node,
     node_of_environment,
     node_of_launcher,
+    places_of,
     tcp_only,
 )
 from ding_lite.parallel.launch.plan import JobPlan
@@ -161,7 +162,13 @@ class Parallel:
         attach_to = several(settings.attach_to if attach_to is None else attach_to)
         place = None if engine or attach_to else placement_of(settings, process_environ())
         elastic = settings.elastic if elastic is None else elastic
-        joins = elastic and bool(attach_to) and None in (settings.num_nodes, settings.node_id)
+        joins = bool(attach_to) and (
+            None in (settings.num_nodes, settings.node_id)
+            if elastic
+            else len(attach_to) == n_parallel_workers == 1
+            and settings.num_nodes is None
+            and not places_of(node_ids, settings)
+        )
         is_external = place is None and settings.num_nodes is not None and not joins
         is_here = place is not None or is_external or bool(attach_to)
         is_over_tcp = is_here or elastic or starter == "ray"

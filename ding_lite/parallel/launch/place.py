@@ -145,7 +145,7 @@ def attached_node(
         raise ConfigError(
             f"`attach_to` joins a running job with one node: n_parallel_workers=1 and "
             f"node_ids=[2] (or DING_LITE_NODE_ID=2), the number of a place that is free there. "
-            f"If the job is elastic, give elastic=True instead of a number. "
+            f"If the job is elastic, give the address of node 0 alone, and no number. "
             f"Found are n_parallel_workers={plan.num_nodes} and node_ids={[*node_ids]}. To run a "
             f"program of several workers as one node, also set DING_LITE_NUM_NODES."
         )

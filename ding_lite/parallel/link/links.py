@@ -462,11 +462,9 @@ class Links:
     def _update(self) -> None:
         """Wake all waiting threads, and make the next tick check the sessions."""
         self._is_due = True
-        sessions = self.sessions.values()
-        self.is_active = any(session.is_open for session in sessions)
-        self.has_audience = self._takes_more or any(
-            s.peer is not None and not s.has_left for s in sessions
-        )
+        met = [session for session in self.sessions.values() if session.peer is not None]
+        self.is_active = bool(met)
+        self.has_audience = self._takes_more or not all(session.has_left for session in met)
         self.changed.notify_all()
 
     def _unbind(self, peers: Sequence[int]) -> None:

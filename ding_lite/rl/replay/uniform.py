@@ -271,9 +271,9 @@ class ReplayBuffer:
             check_kind(name, value, dtype, holder)
 
     def _check_batch_size(self, batch_size: int) -> None:
-        if type(batch_size) is not int:
+        if type(batch_size) is not int or batch_size < 1:
             check_all(whole(1, batch_size=batch_size))
-        if not 0 < batch_size <= len(self):
+        if batch_size > len(self):
             raise ConfigError(
                 f"`batch_size` is {batch_size}, but the replay holds {len(self)} transitions. "
                 f"Collect more of them before training, or take smaller batches."

@@ -77,7 +77,7 @@ class Router(ABC):
     @property
     @abstractmethod
     def is_active(self) -> bool:
-        """Whether another node is connected."""
+        """Whether this node is one of several; True also after the others have left or are lost."""
 
     @property
     @abstractmethod

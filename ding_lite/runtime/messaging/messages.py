@@ -295,12 +295,14 @@ class Messages:
             return newest
         if len(router.world) == 1:
             raise ConfigError(
-                "`wait_parallel_ctx` waits for other nodes, but this task runs alone. Start it "
-                "with `Parallel.runner(...)`, or ask `task.router.is_active` first."
+                "`wait_parallel_ctx` and `attach_callback` wait for the ctx of other nodes, but "
+                "this task runs alone. Start it with `Parallel.runner(...)`, or ask "
+                "`task.router.is_active` first."
             )
         raise PeerLost(
-            "`wait_parallel_ctx` waits for other nodes, but all of them have left, and what they "
-            "have sent is not newer. A node leaves when its `main` has returned."
+            "`wait_parallel_ctx` and `attach_callback` wait for the ctx of other nodes, but all of "
+            "them have left, and what they have sent is not newer. A node leaves when its `main` "
+            "has returned."
         )
 
     def receive(self, stream: str, timeout: float | None) -> Item | None:

@@ -15,7 +15,7 @@ __all__ = ["Router", "current_router", "is_alone", "use_router"]
 
 def is_alone(router: Router) -> bool:
     """Return whether this node has no peers, as far as it knows."""
-    return not (router.is_active if router.grows else router.has_audience)
+    return not (router.peers if router.grows else router.has_audience)
 
 
 _CURRENT: ContextVar[Router | None] = ContextVar("ding_lite_router", default=None)

@@ -66,6 +66,8 @@ def test_empty_variables_and_those_without_our_prefix_are_ignored(monkeypatch) -
     environ = {"PATH": "/bin", "DING_LITE": "x", "MY_DING_LITE_NODE_ID": "x", "DINGLITE_X": "x"}
     assert Settings.from_environ(environ) == Settings()
     assert Settings.from_environ() == Settings()
+    roles = Settings.from_environ({"DING_LITE_ROLES": "learner+a, collector * 2"}).roles
+    assert roles == ("learner+a", "collector", "collector")
     monkeypatch.setenv("DING_LITE_TORCH_THREADS", "3")  # of this process, by default
     assert Settings.from_environ().torch_threads == 3
 
@@ -92,6 +94,10 @@ def test_empty_variables_and_those_without_our_prefix_are_ignored(monkeypatch) -
         ("TOPOLOGY", "ring", "`{}` is 'ring'; it must be one of: 'star', 'mesh', 'tree', 'alone'."),
         ("PROTOCOL", "smoke", "`{}` is 'smoke'; it must be one of: 'ipc', 'tcp'."),
         ("ENGINE", "steam", "`{}` is 'steam'; it must be one of: 'local', 'ray'."),
+        *(
+            ("ROLES", f"a,{entry}", f"{{}} has the entry {entry!r}; behind `*` a count")
+            for entry in ("b*0", "b*x", "b*", "b*1000", "b*2*2", "b*²")
+        ),
     ],
 )
 def test_a_wrong_variable_is_refused_by_its_name_and_value(variable, text, fault) -> None:

@@ -137,6 +137,8 @@ def test_a_node_goes_on_after_the_good_byes_of_its_peers() -> None:
         leaf.close()
         assert not threading.Event().wait(1.0)
         assert task.is_running
+        assert hub.is_active
+        assert not hub.peers
         hub.finish()
         assert task.end() is None
 

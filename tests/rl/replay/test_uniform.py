@@ -101,7 +101,7 @@ def test_more_than_it_holds_cannot_be_sampled():
     replay.add(transitions(range(5)))
     with pytest.raises(ConfigError, match=r"`batch_size` is 8.* holds 5"):
         replay.sample(8)
-    with pytest.raises(ConfigError, match=r"`batch_size` is 0"):
+    with pytest.raises(ConfigError, match=r"`batch_size` is 0; it must be a whole number"):
         replay.sample(0)
     with pytest.raises(ConfigError, match=r"`batch_size` is 2\.0; it must be a whole number"):
         replay.sample(2.0)  # type: ignore[arg-type]
