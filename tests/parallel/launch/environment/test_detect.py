@@ -65,6 +65,13 @@ def test_a_rank_above_the_world_size_is_refused() -> None:
         detect({**TORCHRUN, "RANK": "3"})
 
 
+@pytest.mark.parametrize("host", ["[::1]", "gpu08:29500", "tcp://gpu08", "10.0.0.7:29500"])
+def test_a_host_with_more_than_a_name_is_refused_on_all_nodes(host: str) -> None:
+    for rank in "012":
+        with pytest.raises(ConfigError, match=r"MASTER_ADDR is .* without a port or brackets"):
+            detect({**TORCHRUN, "RANK": rank, "MASTER_ADDR": host})
+
+
 APART = {**TORCHRUN, "LOCAL_WORLD_SIZE": "1"}
 MPI_APART = {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
 ONE_MACHINE = {"SLURM_STEP_NODELIST": "gpu12", "SLURM_STEP_NUM_NODES": "1"}
