@@ -33,6 +33,7 @@ def found(environ: dict[str, str]) -> Placement:
 def test_without_a_launcher_nothing_is_detected() -> None:
     assert detect({}) is None
     assert detect({"PATH": "/bin", "RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}) is None
+    assert detect({**SLURM, "SLURM_STEP_ID": ""}) is None
 
 
 @pytest.mark.parametrize("environ", [TORCHRUN, OPEN_MPI, MPICH, SLURM, KUBERNETES])
