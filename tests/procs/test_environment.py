@@ -6,7 +6,10 @@ import os
 import re
 import signal
 import socket
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from ding_lite.parallel.network.security import make_key
@@ -53,6 +56,19 @@ def test_the_tutorial_does_what_it_says(type_line: Type) -> None:
 
     nodes = [type_line(line, source=program) for line in (first, second)]
     assert "".join(node.end()[1] for node in nodes) == output
+
+
+@pytest.mark.parametrize("name", ["both", "six"])
+def test_nodes_meet_at_a_name_with_an_address_of_ipv6(name, type_line, folder) -> None:
+    """On many machines `localhost` is a name of both, with IPv6 first."""
+    hosts = folder / "hosts"
+    hosts.write_text("127.0.0.1 localhost both\n::1 localhost both six\n")
+    mounted = f"unshare --map-root-user --mount sh -c 'mount --bind {hosts} /etc/hosts && {{}}'"
+    if subprocess.run(mounted.format("getent hosts six"), shell=True).returncode:
+        pytest.skip("No hosts of its own can be given to a process here, or there is no IPv6.")
+    lines = [f"DING_LITE_ADDRESS={name} {NODE_0}", NODE_1.replace(LOOPBACK, name)]
+    shells = [type_line(mounted.format(f"{line} 15"), program="met") for line in lines]
+    assert [shell.end() for shell in shells] == [(0, "[0]\n"), (0, "[1]\n")]
 
 
 # -- what keeps a job from starting --------------------------------------------------------

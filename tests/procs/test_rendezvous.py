@@ -7,12 +7,18 @@ from tests.procs.shells import Type
 
 
 def enter(
-    fork_line: Type, node: int, *, num_nodes: int = 3, more: str = "", **environ: str
+    fork_line: Type,
+    node: int,
+    *,
+    num_nodes: int = 3,
+    program: str = "meeting",
+    more: str = "",
+    **environ: str,
 ) -> Program:
     """Start a node that is told where node 0 listens, and where to listen itself if it is that."""
     where = "PORTS=50515" if node == 0 else "ATTACH_TO=tcp://127.0.0.1:50515"
     line = f"DING_LITE_NUM_NODES={num_nodes} DING_LITE_NODE_ID={node} DING_LITE_{where} "
-    return fork_line(f"{line} python train.py {more}", program="meeting", **environ)
+    return fork_line(f"{line} python train.py {more}", program=program, **environ)
 
 
 def hears(shell: Program, *nodes: int) -> None:
@@ -39,3 +45,8 @@ def test_a_mesh_of_shells_that_know_node_0_follows_a_node_to_another_port(fork_l
         "[1]",
         "[2]",
     ]
+
+
+def test_a_node_0_that_ends_at_once_leaves_no_node_without_addresses(fork_line: Type) -> None:
+    shells = [enter(fork_line, node, program="met", more="15") for node in range(3)]
+    assert [shell.end() for shell in shells] == [(0, f"[{node}]\n") for node in range(3)]

@@ -29,7 +29,9 @@ def list_runs(options: argparse.Namespace) -> None:
             rows.append(_row(Record(read_result(directory))))
         except ConfigError as error:
             print(f"ding-lite runs: {printable(str(error))}", file=sys.stderr)
-    rows.sort(key=lambda row: _rank(row[sort]), reverse=sort == "when")
+    rows.sort(key=lambda row: _rank(row[sort]))
+    for row in rows:  # only now: where summer time ends, an hour of local times comes twice
+        row["when"] = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["when"]))
     if options.json:
         print(json.dumps({"runs": rows}, indent=1))
     elif rows:
@@ -51,7 +53,7 @@ def _row(run: Record) -> dict[str, Any]:
         run.best() if len(y) else None,
         run.last.get("wall_s"),
         run.state,
-        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.changed)),
+        run.changed,
     )
     return dict(zip(SORTED_BY, values, strict=True))
 

@@ -89,8 +89,7 @@ class _EventFile:
         records = importlib.import_module("tensorboard.summary.writer.record_writer")
         self._scalar_pb = importlib.import_module("tensorboard.plugins.scalar.summary_v2").scalar_pb
         self._proto = importlib.import_module("tensorboard.compat.proto.event_pb2")
-        name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
-        self._path = directory / name
+        self._path = directory / _next_name(directory)
         self._records = records.RecordWriter(self._path.open("xb"))
         self._write(0, file_version="brain.Event:2")
         start = self._proto.SessionLog(status=self._proto.SessionLog.START)
@@ -111,3 +110,14 @@ class _EventFile:
         event = self._proto.Event(wall_time=time.time(), step=x, **content)
         with naming(self._path):
             self._records.write(event.SerializeToString())
+
+
+def _next_name(directory: Path) -> str:
+    """Return a name after those of all event files so far, also if the clock was set back.
+
+    TensorBoard reads the files by name, and what is read first must have been written first.
+    """
+    names = (file.name.split(".") for file in directory.glob("events.out.tfevents.*"))
+    newest = max((int(words[3]) for words in names if words[3].isdecimal()), default=0)
+    number = max(time.time_ns(), newest + 1)
+    return f"events.out.tfevents.{number}.{socket.gethostname()}.{os.getpid()}"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ding_lite.clock import SYSTEM_CLOCK
+from ding_lite.clock import SYSTEM_CLOCK, Deadline
 from ding_lite.errors import AuthenticationError, DeadlineExceeded, TransportError
 from ding_lite.parallel.launch.rendezvous import RendezvousNode
 from ding_lite.parallel.network.address import Address
@@ -38,6 +38,7 @@ def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Ite
         # No supervisor counts incarnations here, so the time in nanoseconds is used: it grows, and
         # is above FIRST_TIMESTAMP_INCARNATION.
         began, incarnation = SYSTEM_CLOCK.now(), time.time_ns()
+        all_started = Deadline.after(spec.startup_timeout)
         started = replace(spec, incarnation=incarnation, directory=directory, began=began)
         try:
             node = RendezvousNode(started)
@@ -59,6 +60,7 @@ def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Ite
                 yield router
             if router.failure is not None:
                 raise router.failure
+            node.wait_served(all_started)
         except Exception:
             good_bye = False
             raise

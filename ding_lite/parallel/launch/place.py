@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from ding_lite.errors import ConfigError
 from ding_lite.parallel.launch.environment.base import Placement, names_this_machine
 from ding_lite.parallel.launch.plan import JobPlan
-from ding_lite.parallel.network.address import LOOPBACK, Address, is_loopback
+from ding_lite.parallel.network.address import LOOPBACK, Address, is_ipv6, is_loopback
 from ding_lite.parallel.network.topology import HUB, Growth, NodeSpec, listeners, neighbours
 from ding_lite.runtime.messaging.labels import node_labels
 from ding_lite.settings.environment import Settings
@@ -229,4 +229,4 @@ def interface_towards(rendezvous: str | None, key_file: str | None) -> str:
 
 def _all_interfaces(host: str) -> str:
     """Return the wildcard host of the IP version by which node 0 is dialled."""
-    return ALL_INTERFACES[":" in host]
+    return ALL_INTERFACES[is_ipv6(host)]

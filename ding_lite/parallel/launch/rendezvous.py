@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, PeerLost, RemoteError
 from ding_lite.parallel.launch.membership import router_of
 from ding_lite.parallel.network.address import Address, can_be_dialled
@@ -37,10 +38,15 @@ ANNOUNCE = "ding_lite.announce"
 
 
 class AddressBook:
-    """The announced addresses of all nodes, kept by node 0; used on its transport's thread."""
+    """The announced addresses of all nodes, kept by node 0; used on its transport's thread.
 
-    def __init__(self, num_nodes: int) -> None:
+    `asking` are the nodes that need addresses before they can start.
+    """
+
+    def __init__(self, num_nodes: int, asking: Iterable[int] = ()) -> None:
         self._num_nodes = num_nodes
+        self._asking = set(asking)
+        self._changed = threading.Condition()
         self._where: dict[int, str] = {}
         self._waiting: dict[int, tuple[dict[int, str], Future[dict[int, str]]]] = {}
 
@@ -51,6 +57,8 @@ class AddressBook:
         answer maps moved nodes to their new addresses, as soon as there is one.
         """
         known = checked(wanted, self._num_nodes)
+        if "" not in known.values():
+            self._served(peer)
         if address != "":
             self._where[peer] = checked({peer: address}, self._num_nodes)[peer]
         answer: Future[dict[int, str]] = Future()
@@ -64,6 +72,17 @@ class AddressBook:
         if not is_there:
             self._where.pop(peer, None)
             self._waiting.pop(peer, None)
+            self._served(peer)
+
+    def wait_served(self, deadline: Deadline) -> None:
+        """Wait until no node that has to start needs an address; from any other thread."""
+        with self._changed:
+            deadline.wait(self._changed, lambda: not self._asking)
+
+    def _served(self, peer: int) -> None:
+        with self._changed:
+            self._asking.discard(peer)
+            self._changed.notify_all()
 
     def _answer_if_changed(self, asker: int) -> None:
         known, answer = self._waiting[asker]
@@ -148,16 +167,18 @@ class RendezvousNode:
     def __init__(self, spec: NodeSpec) -> None:
         self._rendezvous_router: NodeRouter | None = None
         """A second router, if this node is no peer of node 0."""
+        self._book: AddressBook | None = None
         self.router: NodeRouter
         if spec.node_id == HUB and spec.rendezvous is not None:
             self.router = self._start_hub(spec)
-        elif spec.rendezvous is not None and (spec.listen or "" in spec.dials.values()):
+        elif spec.rendezvous is not None and (spec.listen or spec.peers - {HUB}):
             self.router = self._start_follower(spec)
         else:
             self.router = router_of(spec)
 
     def _start_hub(self, spec: NodeSpec) -> NodeRouter:
-        book = AddressBook(spec.num_nodes)
+        asking = {node for edge in spec.edges if HUB not in edge for node in edge}
+        self._book = book = AddressBook(spec.num_nodes, asking)
         make = partial(router_of, services={ANNOUNCE: book.announce}, on_peer=book.note)
         others = frozenset(range(1, spec.num_nodes)) - spec.peers
         if not others:
@@ -184,6 +205,11 @@ class RendezvousNode:
         if self._rendezvous_router is not None:
             self._rendezvous_router.wait_ready()
         self.router.wait_ready()
+
+    def wait_served(self, deadline: Deadline) -> None:
+        """On node 0, wait until the other nodes have the addresses that they need to start."""
+        if self._book is not None:
+            self._book.wait_served(deadline)
 
 
 def rendezvous_spec(spec: NodeSpec, others: frozenset[int]) -> NodeSpec:

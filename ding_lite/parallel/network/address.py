@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from ding_lite.errors import ConfigError
 from ding_lite.settings.rules import check_all, inside
@@ -127,14 +127,35 @@ def is_loopback(host: str) -> bool:
 
 
 def look_up(host: str) -> list[str]:
+    """Return the addresses of a host, in the order of `socket_addresses`."""
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return [str(place[0]) for _, place in socket_addresses(host)]
     except (OSError, UnicodeError) as error:
         raise ConfigError(
             f"The host {host!r} cannot be looked up: {error}. Write its number instead, without a "
             f"port, such as 127.0.0.1 or ::1."
         ) from error
-    return [str(entry[4][0]) for entry in found]
+
+
+def socket_addresses(host: str, port: int = 0) -> list[tuple[int, Any]]:
+    """Return the families and socket addresses of a host, those of IPv4 first.
+
+    A name may have addresses of both versions of IP. Nodes listen on the first one and dial it, so
+    that they agree.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return sorted([(entry[0], entry[4]) for entry in found], key=lambda each: each[0])
+
+
+def is_ipv6(host: str) -> bool:
+    """Tell whether nodes dial a host by IPv6: it has no address of IPv4.
+
+    A name that cannot be looked up yet will be of the same version of IP as that of this machine.
+    """
+    for name in (host, socket.gethostname()):
+        with suppress(ConfigError):
+            return ":" in look_up(name)[0]
+    return False
 
 
 def check_listening(address: Address, *, key_file: str | None) -> None:
@@ -152,11 +173,12 @@ def check_listening(address: Address, *, key_file: str | None) -> None:
 
 def free_ports(host: str, count: int) -> list[int]:
     """Return different ports that are free now; another process may take one meanwhile."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sockets = [socket.socket(family, socket.SOCK_STREAM) for _ in range(count)]
+    sockets: list[socket.socket] = []
     try:
-        for one in sockets:
-            one.bind((host, 0))
+        [(family, place), *_] = socket_addresses(host)
+        for _ in range(count):
+            sockets.append(socket.socket(family, socket.SOCK_STREAM))
+            sockets[-1].bind(place)
         return [int(one.getsockname()[1]) for one in sockets]
     except (OSError, UnicodeError) as error:
         raise ConfigError(

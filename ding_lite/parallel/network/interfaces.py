@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ding_lite.parallel.network.address import ANY_HOST, Address, is_loopback
+from ding_lite.parallel.network.address import ANY_HOST, Address, is_loopback, socket_addresses
 
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
 _ADDRESS_AT = 20
@@ -19,9 +19,7 @@ _ALL_SIX = Path("/proc/net/if_inet6")
 
 def interface_towards(there: Address) -> str:
     """Return the address of the interface by which this machine reaches another one."""
-    [(family, _, _, _, place), *_] = socket.getaddrinfo(
-        there.place, there.port, type=socket.SOCK_DGRAM
-    )
+    [(family, place), *_] = socket_addresses(there.place, there.port)
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(place)  # sends nothing
         return str(probe.getsockname()[0])

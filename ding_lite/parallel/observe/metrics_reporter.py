@@ -8,6 +8,7 @@ call, or reads messages meanwhile.
 
 from __future__ import annotations
 
+import gc
 import logging
 import numbers
 import os
@@ -192,7 +193,7 @@ class Reporter:
 
 def where_is(thread: int) -> tuple[str, bool]:
     """Return the line of the program, or else of our middleware, and whether the thread waits."""
-    frame: FrameType | None = sys._current_frames().get(thread)
+    frame = _frames().get(thread)
     waits = False
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
@@ -203,6 +204,21 @@ def where_is(thread: int) -> tuple[str, bool]:
             return f"{Path(code.co_filename).name}:{frame.f_lineno} {name}", waits
         frame = frame.f_back
     return "", waits
+
+
+def _frames() -> dict[int, FrameType]:
+    """Return the frame of each thread.
+
+    If a garbage collection begins meanwhile, Python 3.11.8 and older may block for ever, with all
+    threads: https://github.com/python/cpython/issues/106883
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _is_the_users(module: str, file: str) -> bool:

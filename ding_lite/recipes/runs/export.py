@@ -232,9 +232,12 @@ def _as_onnx(program: ExportedProgram, names: list[str]) -> bytes:
     try:
         converted: Any = torch.onnx.export(program, input_names=names, verbose=False)
     except torch.onnx.OnnxExporterError as error:
-        first = str(error).strip().partition("\n")[0]
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # the outer ones are advice for developers of PyTorch
+            cause = cause.__cause__
+        first = str(cause).strip().partition("\n")[0].rstrip(".")
         raise ConfigError(
-            f"The network cannot be written as ONNX: {first} The format `torch` takes all that "
+            f"The network cannot be written as ONNX: {first}. The format `torch` takes all that "
             f"PyTorch computes."
         ) from error
     content: bytes = converted.model_proto.SerializeToString()

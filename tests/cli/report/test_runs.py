@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,21 @@ def test_they_are_sorted_by_any_column(capsys: pytest.CaptureFixture[str]) -> No
     newest, *_ = json.loads(capsys.readouterr().out)["runs"]
     assert (newest["steps"], newest["best"], newest["state"]) == (None, None, "interrupted")
     assert tuple(newest) == SORTED_BY
+
+
+def test_the_newest_is_first_where_an_hour_of_local_times_comes_twice(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    for number, seconds in ((1, 1792888200), (2, 1792890000)):  # 02:30 and, after it, 02:00
+        leave(f"runs/{number}")
+        for file in Path(f"runs/{number}").iterdir():
+            os.utime(file, (seconds, seconds))
+    found = listed(capsys)
+    monkeypatch.undo()
+    time.tzset()
+    assert found == ["runs/2", "runs/1"]
 
 
 def test_numbers_of_runs_are_sorted_as_numbers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,11 +7,13 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
+from ding_lite.clock import Deadline
 from ding_lite.errors import AuthenticationError, ConfigError, DeadlineExceeded, TransportError
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.launch.rendezvous import ANNOUNCE, AddressBook, RendezvousNode, checked
@@ -40,6 +42,19 @@ def test_a_second_request_of_a_node_replaces_the_first() -> None:
     first, second = (book.announce(2, "", {1: ""}) for _ in range(2))
     book.announce(1, A, {})
     assert (first.done(), second.result(0)) == (False, {1: A})
+
+
+def test_node_0_stays_until_all_nodes_have_the_addresses_that_they_need() -> None:
+    book = AddressBook(4, asking={1, 2, 3})
+    book.announce(1, A, {})
+    book.announce(2, B, {1: ""})
+    waits = Thread(target=book.wait_served, args=[Deadline.after(60.0)], daemon=True)
+    waits.start()
+    book.announce(2, B, {1: A})
+    assert waits.is_alive()
+    book.note(3, is_there=False)
+    waits.join(10.0)
+    assert not waits.is_alive()
 
 
 nodes = st.integers(1, 4)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -30,6 +32,7 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
+from tests.cli.calls import ROOT
 from tests.parallel.tcp import wait_until
 
 RECORD = NodeMetrics(
@@ -371,3 +374,26 @@ def test_the_position_of_a_thread_skips_library_code() -> None:
     assert where.endswith(" work")
     assert not waits  # it is no wait of ours
     assert where_is(-1) == ("", False)
+
+
+COLLECTED_MEANWHILE = """
+import gc, threading
+from ding_lite.parallel.observe.metrics_reporter import where_is
+
+class Cycle: pass
+
+gc.set_threshold(1)
+for _ in range(1000):
+    cycle = Cycle()
+    cycle.itself, cycle.local = cycle, threading.local()
+    cycle.local.value = 1
+    del cycle
+    where_is(threading.get_ident())
+print(gc.isenabled())
+"""
+
+
+def test_a_garbage_collection_never_blocks_the_look_at_a_thread() -> None:
+    command = [sys.executable, "-c", COLLECTED_MEANWHILE]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60.0)
+    assert (ended.stdout, ended.stderr) == ("True\n", "")

@@ -402,6 +402,13 @@ class Plain:
     """A policy of a user, without a base."""
 
 
+BYTES_TOO = EnvSpec(
+    env_id="x",
+    obs_space=Dict(at=Box(0, 255, (2,), np.uint8), speed=Box(-1.0, 1.0, (2,))),
+    action_space=Discrete(2),
+)
+
+
 @pytest.mark.parametrize(
     ("policy", "name", "form", "message"),
     [
@@ -409,6 +416,12 @@ class Plain:
         (Plain(), "policy.onnx", None, "`policy` is a Plain, which has no `module` to export"),
         (DQN, "policy.onnx", None, "`policy` is the class DQN, which has no `module`"),
         (DQN(CARTPOLE, network=Branches()), "policy.pt2", None, "may not branch on their values"),
+        (
+            R2D2(BYTES_TOO),
+            "policy.onnx",
+            None,
+            "written as ONNX: No ONNX function found for .*view",
+        ),
     ],
 )
 def test_what_cannot_be_exported_is_refused(

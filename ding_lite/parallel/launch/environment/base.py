@@ -69,13 +69,22 @@ def number(environ: Mapping[str, str], name: str) -> int | None:
 
 def master(environ: Mapping[str, str]) -> str:
     """Return the host of node 0 from `MASTER_ADDR`; "" if it is not set."""
-    return environ.get("MASTER_ADDR", "").strip()
+    host = environ.get("MASTER_ADDR", "").strip()
+    if "/" in host or (":" in host and _ip(host) is None):
+        raise ConfigError(
+            f"MASTER_ADDR is {host!r}; a host name or an IP address was expected, without a port "
+            f"or brackets, such as 10.0.0.7 or fd00::7."
+        )
+    return host
 
 
 def names_this_machine(host: str) -> bool:
     """Tell whether a host is a literal name of the loopback interface; no DNS lookup."""
-    if host == "localhost":
-        return True
+    found = _ip(host)
+    return host == "localhost" or (found is not None and found.is_loopback)
+
+
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return False
+        return ipaddress.ip_address(host)
+    return None

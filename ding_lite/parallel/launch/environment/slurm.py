@@ -20,7 +20,7 @@ _NUMBERS = re.compile(r"\[(\d+)[^\]]*\]")
 def detect(environ: Mapping[str, str]) -> Placement | None:
     node_id, num_nodes = number(environ, "SLURM_PROCID"), number(environ, "SLURM_STEP_NUM_TASKS")
     step = environ.get("SLURM_STEP_ID")
-    if step is None or node_id is None or num_nodes is None:
+    if not step or node_id is None or num_nodes is None:
         return None
     machines = environ.get("SLURM_STEP_NODELIST", "").strip()
     host = first_name(machines)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 import zmq
 
+from ding_lite.errors import TransportError
 from ding_lite.parallel.transport.base import Lane, Link
 from ding_lite.parallel.transport.chunks import MAX_FRAME_BYTES
 from ding_lite.parallel.transport.zeromq.connections import borrow, bytes_received
@@ -84,7 +85,13 @@ class Dealers:
         socket.setsockopt(zmq.IMMEDIATE, 1)  # no message queues up for a peer that is not there
         socket.setsockopt(zmq.RECONNECT_IVL, 20)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
-        socket.connect(self.address)
+        try:
+            socket.connect(self.address)
+        except zmq.ZMQError as error:
+            raise TransportError(
+                f"Node {self.node_id} cannot be dialled at {self.address}: "
+                f"{os.strerror(error.errno or 0)}. Write it as tcp://127.0.0.1:50515."
+            ) from error
         self.sockets[lane] = socket
 
     def note_opened(self, lane: Lane, fd: int) -> None:

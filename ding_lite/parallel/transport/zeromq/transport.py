@@ -31,7 +31,7 @@ import zmq
 
 from ding_lite.errors import TransportError
 from ding_lite.log import Throttle
-from ding_lite.parallel.network.address import Address, is_taken
+from ding_lite.parallel.network.address import Address, is_ipv6, is_taken
 from ding_lite.parallel.network.security import check_dialling, load_key, place_to_listen, user_key
 from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink, Transport
 from ding_lite.parallel.transport.chunks import CHUNK_ABOVE, split
@@ -202,7 +202,7 @@ class ZeroMQTransport(Reactor, Transport):
         socket = self._context.socket(kind)
         for option, value in OPTIONS.items():
             socket.setsockopt(option, value)
-        if ":" in place.place and place.scheme == "tcp":
+        if place.scheme == "tcp" and is_ipv6(place.place):
             socket.setsockopt(zmq.IPV6, 1)
         try:
             monitor = socket.get_monitor_socket(WATCHED)

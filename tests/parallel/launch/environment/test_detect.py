@@ -33,6 +33,7 @@ def found(environ: dict[str, str]) -> Placement:
 def test_without_a_launcher_nothing_is_detected() -> None:
     assert detect({}) is None
     assert detect({"PATH": "/bin", "RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}) is None
+    assert detect({**SLURM, "SLURM_STEP_ID": ""}) is None
 
 
 @pytest.mark.parametrize("environ", [TORCHRUN, OPEN_MPI, MPICH, SLURM, KUBERNETES])
@@ -63,6 +64,13 @@ def test_a_value_that_is_no_number_is_refused_with_its_variable(size: str) -> No
 def test_a_rank_above_the_world_size_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"torchrun has started this process as node 3 of 3"):
         detect({**TORCHRUN, "RANK": "3"})
+
+
+@pytest.mark.parametrize("host", ["[::1]", "gpu08:29500", "tcp://gpu08", "10.0.0.7:29500"])
+def test_a_host_with_more_than_a_name_is_refused_on_all_nodes(host: str) -> None:
+    for rank in "012":
+        with pytest.raises(ConfigError, match=r"MASTER_ADDR is .* without a port or brackets"):
+            detect({**TORCHRUN, "RANK": rank, "MASTER_ADDR": host})
 
 
 APART = {**TORCHRUN, "LOCAL_WORLD_SIZE": "1"}

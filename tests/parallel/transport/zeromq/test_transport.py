@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -76,6 +77,18 @@ def test_other_files_at_the_address_are_left_alone(bench: SocketBench, tmp_path:
     with pytest.raises(TransportError, match="cannot listen on ipc://"):
         bench.listener(at=f"ipc://{tmp_path}/folder")
     assert (tmp_path / "folder").is_dir()
+
+
+@pytest.mark.parametrize("host", ["*", "a b"])
+def test_a_host_that_cannot_be_dialled_is_named(host: str, tmp_path: Path) -> None:
+    transport = ZeroMQTransport(1, peers=[0], key_file=str(make_key(tmp_path / "key")))
+    try:
+        with pytest.raises(
+            TransportError, match=rf"Node 0 cannot be dialled at .*{re.escape(host)}"
+        ):
+            transport.dial(0, f"tcp://{host}:50515")
+    finally:
+        transport.close()
 
 
 # -- a peer with the right key and bad manners ---------------------------------------------
