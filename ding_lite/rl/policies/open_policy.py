@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self
@@ -481,6 +481,8 @@ class GradientPolicy(OpenPolicy):
     state_size: int = 0
     """The length of the recurrent state of one environment; 0 without memory."""
     _lr_at: Schedule
+    _used: Sequence[slice] | None = None
+    """The parts of the weights that the loss of this update depends on; () for all."""
     _skipped: Tensor | None = None
     """On a device, 1.0 if an update of this `learn` was skipped, else 0.0."""
 
@@ -592,7 +594,7 @@ class GradientPolicy(OpenPolicy):
         self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
     ) -> None:
         self._optimizer.lr = self._lr_at(self.train_iter)
-        self._optimizer.step(grad_P, weights_P, skip=skip)
+        self._optimizer.step(grad_P, weights_P, skip=skip, parts=self._used or ())
         self.train_iter += 1
 
     def _metrics(self, values: Mapping[str, Any]) -> Metrics:

@@ -372,6 +372,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         """
         with self._keeping_buffers():
             values = self._write_gradient(self._normalized(self._on_device(batch)))
+        self._used = None
         return self._grad_P.clone(), self._metrics(values)
 
     @property
@@ -513,8 +514,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         value = number(computable(loss))
         if isinstance(value, float):
             self._check_finite(value)
-        self._flat.zero_grad()  # `loss` may have a backward of its own
-        torch.autograd.backward([loss])
+        self._used = self._flat.backward(loss)
         return {"loss": value, **read_metrics(metrics, batch, kind)}
 
     def _check_not_replaced(self) -> None:
@@ -544,7 +544,10 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     def _step(
         self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
     ) -> None:
+        if self._used is None or self.reduce_gradient is not None:  # it is of other nodes, too
+            self._used = self._flat.parts_with_gradient()
         super()._step(grad_P, weights_P, skip=skip)
+        self._used = None
         for follower in self._followers:
             follower.follow(self.train_iter, skip=skip)
 
