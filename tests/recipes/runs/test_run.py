@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import pickle
@@ -269,6 +270,32 @@ def test_a_run_that_had_reached_its_end_does_nothing_more(
         assert train_a_little(run).ctx.env_step == 40
     assert "had reached its end at 40 env steps" in capsys.readouterr().err
     assert run.metrics.read_text() == before
+
+
+class Inexact:
+    """A part that cannot be restored exactly."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        logging.getLogger("ding_lite.x").warning("it begins anew")
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_warnings_of_parts_that_are_restored_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: bool
+) -> None:
+    for resumed in (False, True):
+        chosen = options(out=tmp_path / "here", resume=resumed)
+        with Run("mine", chosen, quiet=quiet) as run, Task() as task:
+            parts = {"part": Inexact(), "task": task}
+            task.use(mw.checkpoint(parts, run.checkpoint, every=2))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(logging.getLogger(), "handlers", [])  # pytest's own
+                run.resume(parts)
+            task.run(max_step=2)
+    assert ("it begins anew\n" in capsys.readouterr().err) == (not quiet)
 
 
 def test_a_population_that_has_spent_its_env_steps_on_evaluations_does_nothing_more(
