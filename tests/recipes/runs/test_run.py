@@ -8,6 +8,7 @@ import math
 import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -270,6 +271,25 @@ def test_a_run_that_had_reached_its_end_does_nothing_more(
         assert train_a_little(run).ctx.env_step == 40
     assert "had reached its end at 40 env steps" in capsys.readouterr().err
     assert run.metrics.read_text() == before
+
+
+def test_a_run_that_no_evaluation_ends_goes_on_after_a_good_one(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def evaluate(ctx: Context) -> None:
+        seen.append(ctx.total_step)
+        ctx.eval_value = 480.0
+        if len(seen) == 4:
+            raise LookupError  # ends the run between two checkpoints, as a kill does
+
+    for resumed in (False, True):
+        chosen = options(out=tmp_path / "here", resume=resumed)
+        with Run("mine", chosen) as run, Task() as task:
+            task.use(evaluate).use(mw.checkpoint({"task": task}, run.checkpoint, every=2))
+            run.resume({"task": task})
+            with suppress(LookupError):
+                task.run(max_step=4)
+    assert seen == [0, 1, 2, 3, 2, 3, 4, 5]
 
 
 class Inexact:
