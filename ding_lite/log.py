@@ -10,7 +10,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
@@ -90,6 +90,30 @@ def is_configured(logger: logging.Logger) -> bool:
             return True
         here = here.parent if here.propagate else None
     return False
+
+
+class _Passing(logging.Handler):
+    def __init__(self, write: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._write = write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._write(record.getMessage())
+
+
+@contextmanager
+def passing_warnings(write: Callable[[str], None]) -> Iterator[None]:
+    """Pass this package's warnings to a function, unless the program has configured logging."""
+    logger = logging.getLogger(_ROOT)
+    if is_configured(logger):
+        yield
+        return
+    handler = _Passing(write)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def write_to_stderr(text: str, stream: TextIO | None = None) -> None:

@@ -51,7 +51,7 @@ def show_settings(plan: RunPlan) -> None:
     """
     meanings = sentences_of(plan.recipe.policy_config) | sentences_of(plan.recipe.config)
     rows = [
-        (name, _format(value), plan.values.source(name), meanings[name])
+        (name, _format(value), plan.values.source(name), meanings.get(name, ""))
         for name, value in plan.settings.items()
     ]
     rows += [

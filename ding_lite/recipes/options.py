@@ -73,7 +73,7 @@ class Options(RunOptions):
         """
         goal = self.target if stop_at is None else stop_at
         is_solved = counters.get("eval_value", -math.inf) >= goal
-        is_solved &= self.criterion == "greedy"
+        is_solved &= self.criterion == "greedy" and counters.get("finish", True)
         return bool(is_solved or spent(counters) >= self.max_env_steps)
 
 

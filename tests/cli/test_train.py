@@ -129,6 +129,20 @@ def test_all_settings_are_shown_with_where_they_come_from(capsys) -> None:
     assert not Path("runs").exists()
 
 
+def test_settings_of_an_own_algorithm_need_no_sentence(capsys) -> None:
+    Path("mine.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from ding_lite.rl import TorchPolicy, TorchPolicyConfig\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class MineConfig(TorchPolicyConfig):\n"
+        "    quantiles: int = 21\n"
+        "class Mine(TorchPolicy[MineConfig]):\n"
+        "    build = choose = loss = lambda self: None\n"
+    )
+    assert main(["train", "mine.py:Mine", "CartPole-v1", "--settings"]) == 0
+    assert ["quantiles", "21", "default"] in map(str.split, capsys.readouterr().out.splitlines())
+
+
 @pytest.mark.procs
 def test_on_a_terminal_there_is_one_line_that_moves_and_ctrl_c_says_how_to_go_on(tmp_path) -> None:
     ours, theirs = pty.openpty()

@@ -16,7 +16,7 @@ from ding_lite.rl.checkpoint.save_load import MANIFEST, load_checkpoint
 
 _MISFITS = (LookupError, AttributeError, TypeError, ValueError, OverflowError, RuntimeError)
 """Errors that parts raise if a state has the wrong form."""
-_COUNTERS = ("total_step", "env_step", "train_iter", "eval_steps", "eval_value")
+_COUNTERS = ("total_step", "env_step", "train_iter", "eval_steps", "eval_value", "finish")
 
 
 @overload
@@ -41,9 +41,9 @@ def resume(
         processes: As many processes as have saved; all of them must call this function.
 
     Returns:
-        The counters: `total_step`, `env_step` and `train_iter`; `eval_steps` of a population; and
-        `eval_value`, the newest evaluation, if there was one. None if `processes` is given and
-        nothing was saved yet.
+        The counters: `total_step`, `env_step` and `train_iter`; `eval_steps` of a population;
+        `eval_value`, the newest evaluation, if there was one; and `finish`, whether the run had
+        ended. None if `processes` is given and nothing was saved yet.
 
     Raises:
         CheckpointError: There is no checkpoint, it is damaged, or it is one of other parts, of

@@ -47,7 +47,7 @@ def checkpoint(
     lost: the complete steps before it are saved.
 
     Context:
-        reads: env_step, eval_steps (of a population), eval_value, total_step, train_iter
+        reads: env_step, eval_steps (of a population), eval_value, finish, total_step, train_iter
 
     Args:
         parts: A policy, with its state in `load_checkpoint(directory).state`; or all parts that an
@@ -159,6 +159,7 @@ class _Checkpoint:
             "total_step": ctx.total_step,
             "env_step": ctx.get("env_step", 0),
             "train_iter": ctx.get("train_iter", 0),
+            "finish": ctx.finish and not is_interrupted(),
         }
         if "eval_steps" in ctx:
             self._counters["eval_steps"] = ctx.eval_steps

@@ -15,7 +15,7 @@ from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError, NodeFailed
 from ding_lite.io.files import naming
 from ding_lite.io.importing import refuse_while_importing
-from ding_lite.log import write_to_stderr
+from ding_lite.log import passing_warnings, write_to_stderr
 from ding_lite.middleware.checkpoints.resume import resume
 from ding_lite.middleware.env_step_budget import spent
 from ding_lite.parallel.launch.environment.detect import node_of_process
@@ -158,7 +158,8 @@ class Run:
         """
         if not files.has_checkpoint(self.directory):
             return
-        counters = resume(parts, self.checkpoint)
+        with passing_warnings(self.tell):
+            counters = resume(parts, self.checkpoint)
         (self.directory / files.RESULT).unlink(missing_ok=True)
         has_ended = self.options.has_ended(counters, stop_at=stop_at)
         where = "had reached its end" if has_ended else "goes on"

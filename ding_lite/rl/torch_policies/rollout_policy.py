@@ -170,6 +170,7 @@ class TorchRolloutPolicy(TorchPolicy[ConfigT]):
         """Compute the gradient of the first batch of rollouts, [P], and its metrics."""
         with self._keeping_buffers():
             values = self._write_gradient(next(self._batches(rollouts)))
+        self._used = None
         return self._grad_P.clone(), self._metrics(values)
 
     def _batches(self, rollouts: Sequence[Rollout]) -> Iterator[Any]:

@@ -8,7 +8,7 @@ importance weights, checkpoints with exact resume, and support for populations.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from typing import Any, ClassVar, Generic, Self, TypeAlias, cast
@@ -96,6 +96,9 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     generator: torch.Generator
     """Draws random numbers on `device`; its state is saved."""
     _compiled_loss: Callable[[Any], tuple[Tensor, LossMetrics]] | None = None
+    _used: Sequence[slice] | None = None
+    """The parts of the weights that the loss of this update depends on; () for all, None if the
+    gradient comes from elsewhere."""
     _is_checked: bool = False
     """Whether an update has shown that the loss depends on no parameters but the policy's."""
     _chosen: ClassVar[tuple[str, ...]] = ("actions",)
@@ -371,6 +374,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         """
         with self._keeping_buffers():
             values = self._write_gradient(self._normalized(self._on_device(batch)))
+        self._used = None
         return self._grad_P.clone(), self._metrics(values)
 
     @property
@@ -496,8 +500,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         value = number(computable(loss))
         if isinstance(value, float):
             self.check_finite(value)
-        self._flat.zero_grad()  # `loss` may have a backward of its own
-        torch.autograd.backward([loss])
+        self._used = self._flat.backward(loss)
         return {"loss": value, **read_metrics(metrics, batch, kind)}
 
     def _check_not_replaced(self) -> None:
@@ -515,6 +518,12 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     def _mean(self, loss_B: Tensor, batch: Any) -> Tensor:  # noqa: ANN401 - what `loss` takes
         return mean_loss(loss_B, batch, type(self).__name__)
+
+    def _parts_to_step(self) -> Sequence[slice]:
+        parts, self._used = self._used, None
+        if parts is None or self.reduce_gradient is not None:  # it is of other nodes, too
+            parts = self._flat.parts_with_gradient()
+        return parts
 
     def _step(
         self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None

@@ -165,24 +165,34 @@ class FlatAdam:
         self._lr = value
 
     def step(
-        self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
+        self,
+        grad_P: Tensor,
+        weights_P: Tensor | None = None,
+        *,
+        skip: Tensor | None = None,
+        parts: Sequence[slice] = (),
     ) -> None:
         """Do one update along a gradient, [P], of the optimiser's own weights or of `weights_P`.
 
         `skip` is a tensor of one number: with 1.0 nothing changes, with 0.0 the update is done. The
-        host does not read it.
+        host does not read it. With `parts` only these change.
         """
         if self._num_updates_1 is not None and skip is None:
             self._num_updates_1[0] += 1.0
         else:
             self._num_updates += 1 if skip is None else 1 - skip
+        own_P = self._weights_P if weights_P is None else weights_P
+        weights, grads, means, squares = (
+            [tensor[part] for part in parts] if parts else [tensor]
+            for tensor in (own_P, grad_P, self._mean_P, self._square_P)
+        )
         torch._fused_adam_(
-            [self._weights_P if weights_P is None else weights_P],
-            [grad_P],
-            [self._mean_P],
-            [self._square_P],
+            weights,
+            grads,
+            means,
+            squares,
             [],
-            [self._num_updates],
+            [self._num_updates] * len(weights),
             lr=self._lr if self._lr_there is None else self._lr_there,
             beta1=self._betas[0],
             beta2=self._betas[1],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -118,6 +118,41 @@ class FlatModule:
         grad_P = self.grads.flat
         (grad_P[:-num_apart] if num_apart else grad_P).zero_()
 
+    def backward(self, loss: Tensor) -> Sequence[slice]:
+        """Write the gradient of a loss; return the parts of the flat weights that it depends on.
+
+        It is () if the loss depends on all weights. The gradient of other parts is zero.
+        """
+        self.check_bound()
+        for parameter, *_ in self._bound:
+            parameter.grad = None  # autograd sets it, if the loss depends on the parameter
+        torch.autograd.backward([loss])
+        found = [(grad, parameter.grad) for parameter, _, grad in self._bound]
+        used = [(grad, new) for grad, new in found if new is not None]
+        if len(used) < len(found):
+            self.grads.flat.zero_()
+        torch._foreach_copy_([grad for grad, _ in used], [_dense(new) for _, new in used])
+        for parameter, _, grad in self._bound:
+            if parameter.requires_grad:
+                parameter.grad = grad
+        return () if len(used) == len(found) else self._parts(new is not None for _, new in found)
+
+    def parts_with_gradient(self) -> Sequence[slice]:
+        """Return the parts of the flat weights with a gradient that is not zero; () for all."""
+        return self._parts(bool(grad.any()) for *_, grad in self._bound)
+
+    def _parts(self, is_used: Iterable[bool]) -> Sequence[slice]:
+        stop, parts = 0, [slice(0, 0)]
+        for (parameter, *_), used in zip(self._bound, is_used, strict=True):
+            start, stop = stop, stop + parameter.numel()
+            if used and parts[-1].stop == start:
+                parts[-1] = slice(parts[-1].start, stop)
+            elif used:
+                parts.append(slice(start, stop))
+        if parts == [slice(0, stop)]:
+            return ()
+        return [part for part in parts if part.stop] or parts  # an empty part if none is used
+
     def check_bound(self) -> None:
         for parameter, address, _ in self._bound:
             if parameter.data_ptr() != address:
@@ -171,6 +206,10 @@ class Written:
         module = copy.deepcopy(self._undrawn)
         bind(module, self.weights, self.grads)
         return module
+
+
+def _dense(grad: Tensor) -> Tensor:
+    return grad if grad.layout is torch.strided else grad.to_dense()
 
 
 def acting(module: nn.Module) -> nn.Module:

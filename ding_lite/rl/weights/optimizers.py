@@ -75,9 +75,14 @@ class TorchOptimizer:
             group["lr"] = ratio * value
 
     def step(
-        self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
+        self,
+        grad_P: Tensor,
+        weights_P: Tensor | None = None,
+        *,
+        skip: Tensor | None = None,
+        parts: Sequence[slice] = (),
     ) -> None:
-        """Do one update of its own weights along a gradient, [P].
+        """Do one update of its own weights along a gradient, [P]; with `parts` only of these.
 
         The host waits for `skip`, if given, because PyTorch's optimisers have no such argument.
         """
@@ -93,10 +98,17 @@ class TorchOptimizer:
                 f"`policy.module.layer.requires_grad_(False)`."
             )
         for parameter, grad in self._grads:
-            wanted = grad if parameter.requires_grad else None  # without one it stays unchanged
+            is_used = parameter.requires_grad and (not parts or self._is_in(parts, grad))
+            wanted = grad if is_used else None  # without one it stays unchanged
             if parameter.grad is not wanted:  # a module's `zero_grad()` drops it
                 parameter.grad = wanted
         self._optimizer.step()
+
+    def _is_in(self, parts: Sequence[slice], grad: Tensor | None) -> bool:
+        if grad is None:
+            return False
+        start = (grad.data_ptr() - self._grad_P.data_ptr()) // grad.element_size()
+        return any(part.start <= start < part.stop for part in parts)
 
     def state_dict(self) -> dict[str, Any]:
         """Copy the state of the optimiser to the CPU; keys are strings, as in checkpoints."""

@@ -118,7 +118,7 @@ def parts_of_a_run(
 def test_resume_returns_the_counters(tmp_path: Path) -> None:
     parts_of_a_run(tmp_path)["task"].run(max_step=7)
     counters = mw.resume(parts_of_a_run(tmp_path), tmp_path)
-    assert counters == {"total_step": 6, "env_step": 14, "train_iter": 0}
+    assert counters == {"total_step": 6, "env_step": 14, "train_iter": 0, "finish": True}
 
 
 def test_the_newest_evaluation_is_kept_until_there_is_a_newer_one(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -269,6 +271,51 @@ def test_a_run_that_had_reached_its_end_does_nothing_more(
         assert train_a_little(run).ctx.env_step == 40
     assert "had reached its end at 40 env steps" in capsys.readouterr().err
     assert run.metrics.read_text() == before
+
+
+def test_a_run_that_no_evaluation_ends_goes_on_after_a_good_one(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def evaluate(ctx: Context) -> None:
+        seen.append(ctx.total_step)
+        ctx.eval_value = 480.0
+        if len(seen) == 4:
+            raise LookupError  # ends the run between two checkpoints, as a kill does
+
+    for resumed in (False, True):
+        chosen = options(out=tmp_path / "here", resume=resumed)
+        with Run("mine", chosen) as run, Task() as task:
+            task.use(evaluate).use(mw.checkpoint({"task": task}, run.checkpoint, every=2))
+            run.resume({"task": task})
+            with suppress(LookupError):
+                task.run(max_step=4)
+    assert seen == [0, 1, 2, 3, 2, 3, 4, 5]
+
+
+class Inexact:
+    """A part that cannot be restored exactly."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        logging.getLogger("ding_lite.x").warning("it begins anew")
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_warnings_of_parts_that_are_restored_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: bool
+) -> None:
+    for resumed in (False, True):
+        chosen = options(out=tmp_path / "here", resume=resumed)
+        with Run("mine", chosen, quiet=quiet) as run, Task() as task:
+            parts = {"part": Inexact(), "task": task}
+            task.use(mw.checkpoint(parts, run.checkpoint, every=2))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(logging.getLogger(), "handlers", [])  # pytest's own
+                run.resume(parts)
+            task.run(max_step=2)
+    assert ("it begins anew\n" in capsys.readouterr().err) == (not quiet)
 
 
 def test_a_population_that_has_spent_its_env_steps_on_evaluations_does_nothing_more(

@@ -143,6 +143,55 @@ def test_frozen_networks_pass_gradients_on():
     assert all(parameter.requires_grad for parameter in policy.net.parameters())
 
 
+class Delayed(PlainDQN):
+    """Learns a second network in every third update."""
+
+    def build(self):
+        self.actor = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+        super().build()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def loss(self, batch):
+        loss, metrics = super().loss(batch)
+        if self.train_iter % 3 == 0:
+            loss = loss + self.scale * self.actor(batch.obs).square().mean(-1)
+        return loss, metrics
+
+
+@pytest.mark.parametrize("optimizer", [None, torch.optim.AdamW])
+@pytest.mark.parametrize("learners", ["one", "a group", "other nodes"])
+def test_networks_that_a_loss_does_not_use_stay_as_they_are(optimizer, learners):
+    policy = Delayed(CARTPOLE, PlainDQNConfig(), optimizer=optimizer)
+    if learners == "a group":
+        policy.data_parallel(Alone(policy.state_dict()))
+    for update in range(7):
+        before = policy.weights()
+        if learners == "other nodes":
+            policy.apply_gradient(policy.gradients(batch(update))[0])
+        else:
+            policy.learn(batch(update))
+        changed = {name for name, now in policy.weights().items() if not now.equal(before[name])}
+        delayed = {name for name in before if name.startswith(("actor", "scale"))}
+        assert changed == before.keys() - (delayed if update % 3 else set())
+
+
+def test_gradients_may_be_sparse():
+    class Embedded(PlainDQN):
+        def build(self):
+            super().build()
+            self.rows = nn.EmbeddingBag(6, 3, mode="sum", sparse=True)
+
+        def loss(self, batch):
+            loss, metrics = super().loss(batch)
+            return loss + self.rows(torch.tensor([[1, 1, 4]])).sum(), metrics
+
+    policy = Embedded(CARTPOLE, PlainDQNConfig())
+    policy.gradients(batch(0))
+    grad = policy.rows.weight.grad
+    assert grad is not None
+    assert grad[:, 0].tolist() == [0.0, 2.0, 0.0, 0.0, 1.0, 0.0]
+
+
 class Named(TorchPolicy[Any]):
     build = PlainDQN.build
     choose = PlainDQN.choose

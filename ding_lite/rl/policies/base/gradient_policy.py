@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -136,8 +136,12 @@ class GradientPolicy(OpenPolicy):
         self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
     ) -> None:
         self._optimizer.lr = self._lr_at(self.train_iter)
-        self._optimizer.step(grad_P, weights_P, skip=skip)
+        self._optimizer.step(grad_P, weights_P, skip=skip, parts=self._parts_to_step())
         self.train_iter += 1
+
+    def _parts_to_step(self) -> Sequence[slice]:
+        """Return the parts of the weights that the next step changes; () for all."""
+        return ()
 
     def _metrics(self, values: Mapping[str, Any]) -> Metrics:
         """Return the metrics of the last update of `learn`; `loss` is NaN if one was skipped."""
