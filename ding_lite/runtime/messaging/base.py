@@ -67,7 +67,10 @@ class Router(ABC):
     @property
     @abstractmethod
     def peers(self) -> tuple[int, ...]:
-        """The ids of the connected nodes; in a tree also of the nodes behind them."""
+        """The ids of the connected nodes; in a tree also of the nodes behind them.
+
+        A node leaves when its `main` has returned: a short one may be gone before this one begins.
+        """
 
     @property
     @abstractmethod
