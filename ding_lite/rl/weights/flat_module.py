@@ -151,7 +151,7 @@ class FlatModule:
                 parts.append(slice(start, stop))
         if parts == [slice(0, stop)]:
             return ()
-        return [part for part in parts if part.stop] or parts  # an empty part if none is used
+        return [part for part in parts if part.stop] or parts  # () would be all
 
     def check_bound(self) -> None:
         for parameter, address, _ in self._bound:

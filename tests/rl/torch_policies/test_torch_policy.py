@@ -175,6 +175,15 @@ def test_networks_that_a_loss_does_not_use_stay_as_they_are(optimizer, learners)
         assert changed == before.keys() - (delayed if update % 3 else set())
 
 
+@pytest.mark.parametrize("optimizer", [None, torch.optim.AdamW])
+def test_a_gradient_of_zeros_changes_no_weights(optimizer):
+    policy = make(optimizer=optimizer)
+    policy.learn(batch(0))
+    before = policy.weights()
+    policy.apply_gradient(torch.zeros_like(policy.gradients(batch(1))[0]))
+    assert all(now.equal(before[name]) for name, now in policy.weights().items())
+
+
 def test_gradients_may_be_sparse():
     class Embedded(PlainDQN):
         def build(self):
