@@ -69,11 +69,11 @@ def documented(of: str) -> Callable[[FunctionT], FunctionT]:
                 text = _sentence(known[name], evolves=of == "evolve", in_python=True)
                 text += f" Default: {usual}." if usual else ""
                 documented += textwrap.fill(
-                    f"{name}: {text}", 100, initial_indent=8 * " ", subsequent_indent=12 * " "
+                    f"{name}: {text}", 96, initial_indent=4 * " ", subsequent_indent=8 * " "
                 )
                 documented += "\n"
-        if fn.__doc__:  # none with `python -OO`
-            fn.__doc__ = fn.__doc__.replace("        **more:", f"{documented}        **more:", 1)
+        if doc := inspect.getdoc(fn):  # none with `python -OO`; before 3.13 `__doc__` is indented
+            fn.__doc__ = doc.replace("    **more:", f"{documented}    **more:", 1)
         return fn
 
     return add

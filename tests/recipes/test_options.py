@@ -38,7 +38,7 @@ def test_a_call_and_its_command_have_the_options_of_the_one_dataclass(
     for name, parameter in by_name.items():
         own = of_python[name].default  # None stands for one that is found elsewhere unless chosen
         assert parameter.default == (None if own is MISSING or own else own) or own == 0
-        assert f"        {name}: " in (call.__doc__ or "")
+        assert f"    {name}: " in (inspect.getdoc(call) or "")
     typed = {action.dest for action in make_parsers()[1][call.__name__]._actions}
     assert {one.name for one in of_call if one.metadata["typed"]} == typed - {
         *("help", "policy", "set", "settings", "search")

@@ -106,9 +106,9 @@ def test_wrong_arguments_of_a_buffer_are_answered_with_what_to_write(
 ) -> None:
     calls: list[tuple[Callable[[], object], str]] = [
         (lambda: make(CHOICE, 100), "too many positional arguments"),
-        (lambda: make(CHOICE), "missing a required argument"),
-        (lambda: make(100), "missing a required argument"),
-        (lambda: make(buffer_size=100), "missing a required argument"),
+        (lambda: make(CHOICE), "missing a required .*argument"),
+        (lambda: make(100), "missing a required .*argument"),
+        (lambda: make(buffer_size=100), "missing a required .*argument"),
     ]
     for call, message in calls:
         with pytest.raises(ConfigError, match=message) as caught:
