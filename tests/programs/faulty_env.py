@@ -74,7 +74,9 @@ def main():
         task.use(mw.train(policy, replay))
         task.use(mw.checkpoint(parts, "checkpoint", every=1000))
         if given.resumes:
-            say("resumed at", *resume(parts, "checkpoint").values(), task.ctx.total_step)
+            found = resume(parts, "checkpoint")
+            counted = (found[name] for name in ("total_step", "env_step", "train_iter"))
+            say("resumed at", *counted, task.ctx.total_step)
         task.run(max_step=20)
     say("ended", task.ctx.total_step, len(replay))
 
