@@ -14,7 +14,6 @@ from typing import TypeAlias
 
 from ding_lite.errors import did_you_mean
 from ding_lite.options.words import show
-from ding_lite.settings.environment import MOST_OF_A_ROLE, repeated
 
 TOPOLOGIES = ("star", "mesh", "tree", "alone")
 PROTOCOLS = ("ipc", "tcp")
@@ -120,6 +119,9 @@ def roles(text: str) -> Roles:
         >>> roles("learner+evaluator, collector*2")
         (('learner', 'evaluator'), ('collector',), ('collector',))
     """
+    # Not above, as `--help` and slips wait for no import of the settings.
+    from ding_lite.settings.environment import MOST_OF_A_ROLE, repeated
+
     nodes: list[tuple[str, ...]] = []
     for entry in text.split(","):
         alike = [tuple(map(str.strip, roles.split("+"))) for roles in repeated(entry)]
