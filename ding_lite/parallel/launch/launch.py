@@ -35,10 +35,10 @@ from ding_lite.parallel.launch.main_function import (
 )
 from ding_lite.parallel.launch.membership import router_of
 from ding_lite.parallel.launch.place import (
+    asks_for_number,
     attached_node,
     node_of_environment,
     node_of_launcher,
-    places_of,
     tcp_only,
 )
 from ding_lite.parallel.launch.plan import JobPlan
@@ -162,12 +162,8 @@ class Parallel:
         attach_to = several(settings.attach_to if attach_to is None else attach_to)
         place = None if engine or attach_to else placement_of(settings, process_environ())
         elastic = settings.elastic if elastic is None else elastic
-        joins = bool(attach_to) and (
-            None in (settings.num_nodes, settings.node_id)
-            if elastic
-            else len(attach_to) == n_parallel_workers == 1
-            and settings.num_nodes is None
-            and not places_of(node_ids, settings)
+        joins = bool(attach_to) and asks_for_number(
+            settings, node_ids, elastic=elastic, is_one=len(attach_to) == n_parallel_workers == 1
         )
         is_external = place is None and settings.num_nodes is not None and not joins
         is_here = place is not None or is_external or bool(attach_to)

@@ -184,6 +184,18 @@ def attached_node(
     )
 
 
+def asks_for_number(
+    settings: Settings, node_ids: Sequence[int] | None, *, elastic: bool, is_one: bool
+) -> bool:
+    """Return whether a node that attaches has no number, so that node 0 assigns one.
+
+    `is_one` is whether a single node attaches to a single address.
+    """
+    if elastic:
+        return None in (settings.num_nodes, settings.node_id)
+    return is_one and settings.num_nodes is None and not places_of(node_ids, settings)
+
+
 def tcp_only(protocol: str | None) -> str:
     if protocol not in (None, "tcp"):
         raise ConfigError(
