@@ -42,16 +42,6 @@ _ATARI_DQN: dict[str, Any] = {
     "epsilon_steps": 1_000_000,
     "checkpoint_every": 250_000,
 }
-# Pong is easy: sums of three rewards and a shorter exploration reach its target sooner.
-_PONG_DQN: dict[str, Any] = {
-    **_ATARI_DQN,
-    "max_env_steps": 3_000_000,
-    "n_step": 3,
-    "capacity": 200_000,
-    "warmup": 10_000,
-    "epsilon_end": 0.02,
-    "epsilon_steps": 150_000,
-}
 DQN_PRESETS: Presets = {
     "CartPole-v1": {
         "max_env_steps": 50_000,
@@ -128,7 +118,6 @@ DQN_PRESETS: Presets = {
     },
     **with_targets(MINATAR, _MINATAR_DQN),
     **with_targets(ATARI, _ATARI_DQN),
-    "ALE/Pong-v5": {**_PONG_DQN, "target": ATARI["ALE/Pong-v5"]},
 }
 
 DQN_EVOLUTION_PRESETS: Presets = {

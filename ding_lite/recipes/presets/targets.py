@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 Presets: TypeAlias = dict[str, dict[str, Any]]
 """Settings and options by name, for each environment by its id."""
 
-# Published returns. MinAtar's are of PPO in the README of gymnax; Pong's is near the 20.7 of PPO
-# and Breakout's its 274.8 (Schulman et al. 2017, arXiv:1707.06347, table 6).
+# Published returns. MinAtar's are of PPO in the README of gymnax; Breakout's is near the 274.8 of
+# PPO (Schulman et al. 2017, arXiv:1707.06347, table 6), and Pong's is that of DQN (Mnih et al.
+# 2015, doi:10.1038/nature14236), as sticky actions make the 20.7 of PPO hard to reach.
 MINATAR = {
     "MinAtar/Asterix-v1": 15.0,
     "MinAtar/Breakout-v1": 28.0,
