@@ -112,6 +112,6 @@ if watch.solved is None and model.num_timesteps < steps:
     state["cpu"] = cpu()
     (folder / "state.json").write_text(json.dumps(state))
     sys.exit(75)  # to be continued
-final = {"env_steps": model.num_timesteps, "cpu_s": cpu(), "solved": watch.solved is not None}
-final["return"] = play(20)[0]
+final = {"env_steps": model.num_timesteps, "cpu_s": cpu(), "return": play(20)[0]}
+final["solved"] = watch.solved is not None or final["return"] >= job["target"]
 (folder / "result.json").write_text(json.dumps(final))
