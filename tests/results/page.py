@@ -34,11 +34,11 @@ INTRODUCTION = """# Results
 Written by `make results`: `ding-lite train POLICY ENV --seed N` trains each preset, and the same
 script trains Stable-Baselines3 with the tuned values of
 [its zoo](https://github.com/DLR-RM/rl-baselines3-zoo). A run ends when 20 greedy episodes reach the
-target, or with its env steps; *reached* also counts runs whose last 20 episodes do. Evaluations take
-a tenth of the env steps of both. *Return* is the interquartile mean of the seeds, each the mean of
-20 greedy episodes behind the run, with its 95 % bootstrap interval; *env steps* and *processor time*
-are medians of the seeds that reached the target, evaluations and start-up included. `data/` has the
-day, the commit and the processor of each run."""
+target, or with its env steps; if its last 20 episodes do so, it counts as *reached*, too.
+Evaluations take a tenth of the env steps of both. *Return* is the interquartile mean of the seeds,
+each the mean of 20 greedy episodes behind the run, with its 95 % bootstrap interval; *env steps*
+and *processor time* are medians of the seeds that reached the target, evaluations and start-up
+included. `data/` has the day, the commit and the processor of each run."""
 NOTES = {
     "MinAtar": """The targets are returns of PPO in [gymnax](https://github.com/RobertTLange/gymnax),
 which plays easier games: MinAtar repeats the last action in a tenth of the env steps."""
