@@ -124,7 +124,7 @@ def roles(text: str) -> Roles:
 
     nodes: list[tuple[str, ...]] = []
     for entry in text.split(","):
-        alike = [tuple(map(str.strip, roles.split("+"))) for roles in repeated(entry)]
+        alike = [tuple(map(str.strip, of_one.split("+"))) for of_one in repeated(entry)]
         if not alike or not all(alike[0]):
             raise argparse.ArgumentTypeError(
                 f"found {show(entry.strip())} in {show(text)}; expected is a role, several joined "

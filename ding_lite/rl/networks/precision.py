@@ -26,11 +26,12 @@ _INSTRUCTIONS = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
 @contextmanager
 def computing_in(precision: Precision | None) -> Iterator[None]:
     """Compute matrix products and convolutions in a precision; None changes nothing."""
-    if precision is None:
+    before = _of_products()
+    wanted = {None: before, "float32": "highest", "bfloat16": "medium"}[precision]
+    if wanted == before:  # setting it again would override the newer, finer switches
         yield
         return
-    before = _of_products()
-    torch.set_float32_matmul_precision("medium" if precision == "bfloat16" else "highest")
+    torch.set_float32_matmul_precision(wanted)
     try:
         yield
     finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -95,3 +97,17 @@ def test_the_precision_of_the_process_is_restored() -> None:
             assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+def test_the_finer_switches_of_a_program_are_kept() -> None:
+    code = (
+        "import torch\n"
+        "from ding_lite.rl.networks.precision import computing_in\n"
+        "matmul = getattr(torch.backends.mkldnn, 'matmul', None)\n"
+        "if matmul is not None: matmul.fp32_precision = 'bf16'\n"
+        "with computing_in('float32'): pass\n"
+        "with computing_in(None): pass\n"
+        "print(matmul is None or matmul.fp32_precision == 'bf16')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
