@@ -1,4 +1,4 @@
-"""Several runs of each node, one after the other, with a barrier in between."""
+"""Several runs of each node, one after the other."""
 
 from __future__ import annotations
 
@@ -39,13 +39,17 @@ def runs(kind: str) -> Iterator[Callable[[int | None], int]]:
 
 @KINDS
 @pytest.mark.parametrize("topology", ["star", "mesh"])
-def test_the_end_of_a_run_does_not_end_the_next_one(topology: str, kind: str) -> None:
+@pytest.mark.parametrize("is_together", [True, False])
+def test_the_end_of_a_run_does_not_end_the_next_one(
+    is_together: bool, topology: str, kind: str
+) -> None:
     def main() -> list[int]:
         world, made = World.current(), []
         with runs(kind) as run:
             for _ in range(3):
                 made.append(run(5 if world.node_id == 0 else None))
-                world.group("node.*").barrier()
+                if is_together:
+                    world.group("node.*").barrier()
         return made
 
     with Cluster(3, topology) as cluster:
@@ -94,6 +98,30 @@ def test_runs_that_another_node_has_ended_during_a_slow_step_of_the_first_end_at
         second, third, own = cluster.run(main)[0]
     assert max(second, third) <= 1
     assert own == 1_000
+
+
+def test_the_late_end_of_a_slower_node_does_not_end_the_next_run() -> None:
+    has_begun = threading.Event()
+
+    def main() -> int:
+        router = current_router()
+        if router.node_id == 1:
+            Task().use(lambda ctx: has_begun.wait()).run()
+            router.call(0, "end")  # arrives after the end of the run
+            return 0
+        has_ended = threading.Event()
+        router.register("end", has_ended.set)
+        Task().use(lambda ctx: None).run(1)
+        has_begun.set()
+        return len(steps(has_ended.wait, 10))
+
+    def steps(wait: Callable[[], object], max_step: int) -> list[object]:
+        made: list[object] = []
+        Task().use(lambda ctx: made.append(wait())).run(max_step)
+        return made
+
+    with Cluster(2) as cluster:
+        assert cluster.run(main)[0] == 10
 
 
 def test_a_restarted_node_that_makes_an_ended_run_again_does_not_end_the_present_one() -> None:

@@ -347,8 +347,6 @@ class NodeRouter(JobView):
                 self._inbox.put_event(peer, "node_left", (peer,), {})
 
     def _note_joined(self, peer: int, joined: Joined) -> None:
-        if joined.is_new_incarnation:
-            self._inbox.note_new(peer, num_ended=len(self._lasting))
         if joined.is_new_incarnation and not self._routing.reaches_beyond_peers:
             self._topics.offer_newest(peer, joined.peer.labels)
         self._streams.joined(peer, is_new_incarnation=joined.is_new_incarnation)

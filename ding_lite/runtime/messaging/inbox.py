@@ -7,7 +7,7 @@ kept, so a task that starts slowly costs no memory.
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import methodcaller
@@ -118,11 +118,9 @@ class Inbox:
     A receiver that only listens to an event may join before the task does. The end of the job and
     the values of the ctx are kept for the first task, which depends on them.
 
-    At the end of each run each node emits it once, also if another node has ended the job. So the
-    first end that comes from a node belongs to this run, or between two runs to the last one, and
-    is then dropped. Further ones belong to next runs, which that node has made before this one. A
-    node that was restarted, or has joined the job, makes the ended runs again, and emits their ends
-    first, which are dropped.
+    All nodes make the same runs, and each node emits the end of each with its number, also if
+    another node has ended it. The end of an earlier run, such as one that a slower or restarted
+    node makes, is dropped, and that of a later run is kept until this node makes it.
     """
 
     def __init__(self) -> None:
@@ -131,9 +129,10 @@ class Inbox:
         self._awaits_task = True
         self._end: _Message | None = None
         self._is_between_runs = False
-        self._ends: Counter[int | None] = Counter()
-        """The ends from each node: of this run, or of the last one between two runs, and of next
-        runs; below 0 for a node that makes ended runs again."""
+        self._run = 1
+        """The number of the present run, or between two runs of the next one."""
+        self._last_end: tuple[int, int | None] = (0, None)
+        """The last run that another node has ended, and that node; None stands for the launcher."""
         self._ctx: dict[int, dict[str, Any]] = {}
         self._topics: dict[int, dict[str, Any]] = {}
         self._subscriptions: tuple[ref[Subscription], ...] = ()
@@ -156,39 +155,42 @@ class Inbox:
         self, node_id: int | None, event: str, args: tuple[Any, ...], kwargs: Any
     ) -> None:
         """Queue an event of a node; None stands for the launcher, which may end the job."""
-        take = methodcaller("receive_event", node_id, event, args, kwargs)
         with self._lock:
             if event == FINISH:
-                self._ends[node_id] += node_id is not None or self._is_between_runs
-                is_made_again = node_id is not None and self._ends[node_id] <= 0
-                if self._is_between_runs or is_made_again:
-                    return
-            self._events.append((event, take))
+                self._put_end(node_id, args[0] if args and type(args[0]) is int else self._run)
+            else:
+                take = methodcaller("receive_event", node_id, event, args, kwargs)
+                self._events.append((event, take))
         self._deliver()
 
+    def _put_end(self, node_id: int | None, run: int) -> None:
+        if run < self._run:
+            return
+        self._last_end = max(run, self._last_end[0]), node_id
+        if not self._is_between_runs:
+            self._events.append((FINISH, _end(node_id)))
+
+    @property
+    def run(self) -> int:
+        """The number of the present run, from 1, or between two runs of the next one."""
+        return self._run
+
     def begin_run(self) -> None:
-        """Begin a run; end it if the job has ended it already."""
+        """Begin a run; end it if another node has ended it already."""
         with self._lock:
             if not self._is_between_runs:
                 return
             self._is_between_runs = False
-            for node in self._ends.keys() - {None}:
-                self._ends[node] -= self._ends[node] > 0
-            due = [node for node, count in self._ends.items() if count > 0]
-            ends = [methodcaller("receive_event", node, FINISH, (), {}) for node in due]
-            self._events.extendleft((FINISH, end) for end in ends)
-            del self._ends[None]
+            run, node_id = self._last_end
+            if run >= self._run:
+                self._events.appendleft((FINISH, _end(node_id)))
         self._deliver()
 
     def end_run(self) -> None:
         """Note that the run has ended with the job."""
         with self._lock:
             self._is_between_runs = True
-
-    def note_new(self, node_id: int, *, num_ended: int) -> None:
-        """Note a new incarnation of a node, which makes so many ended runs again."""
-        with self._lock:
-            self._ends[node_id] = -num_ended
+            self._run += 1
 
     def put_failure(self, error: Exception) -> None:
         """Queue an error that ends the task, in place of the end of the job."""
@@ -295,6 +297,10 @@ class Inbox:
         if event == FINISH and self._awaits_task:
             self._end = message
         return message
+
+
+def _end(node_id: int | None) -> _Message:
+    return methodcaller("receive_event", node_id, FINISH, (), {})
 
 
 def _hand_over_failure(error: Exception, receiver: Receiver) -> None:

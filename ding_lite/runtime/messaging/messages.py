@@ -88,7 +88,8 @@ class Messages:
 
     def _end_job(self) -> None:
         if self.ends_job and not self._is_aside():
-            self.router.emit(FINISH)  # also without a connected node: lost ones may come back
+            # Also without a connected node: lost ones may come back.
+            self.router.emit(FINISH, self.router._inbox.run)
 
     def subscribe(self) -> None:
         """Receive the messages of other nodes from now on."""

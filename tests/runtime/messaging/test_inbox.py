@@ -77,7 +77,7 @@ def test_between_two_runs_the_launcher_s_end_of_the_job_waits_for_the_next_run()
     inbox.join(task)
     inbox.begin_run()
     inbox.end_run()
-    put(inbox, FINISH)  # of the last run
+    inbox.put_event(1, FINISH, (1,), {})  # of the last run
     inbox.begin_run()
     assert task.received == []
     inbox.end_run()
