@@ -132,7 +132,8 @@ def test_training_across_machines_solves_though_a_collector_is_cut_off_for_a_whi
 ) -> None:
     network.delay_s, network.loss = 0.025, 0.01
     make_key(folder / "job.key")
-    line = f"exec python {ROOT / 'examples' / 'impala_cartpole.py'} --nodes 3"
+    program = ROOT / "examples" / "impala_cartpole.py"
+    line = f"exec python {program} --nodes 3 --out {folder / 'run'}"
     with ExitStack() as stack:
         learner, *collectors = [
             stack.enter_context(machine.type_line(folder, line, **place(k, folder)))
