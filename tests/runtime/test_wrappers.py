@@ -28,7 +28,7 @@ def _time_stands_still(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> N
     """Let only `clock.advance` move the time that is measured; it starts odd on purpose."""
     clock.advance(1000.0)
     monkeypatch.setattr("ding_lite.runtime.wrappers.perf_counter", clock.now)
-    for module in ("wrappers", "trace.timeline", "trace.file"):
+    for module in ("trace.timeline", "trace.file"):
         counts = partial(nanoseconds, clock)
         monkeypatch.setattr(f"ding_lite.runtime.{module}.monotonic_ns", counts)
 
