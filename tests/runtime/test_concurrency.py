@@ -26,13 +26,6 @@ def meeting(num_parties: int) -> Callable[[Context], object]:
     return lambda ctx: barrier.wait() and None
 
 
-def test_all_functions_of_a_step_run_at_the_same_time() -> None:
-    meet = meeting(3)
-    with Task(async_mode=True, n_async_workers=3) as task:
-        task.use(meet).use(meet).use(meet).run(max_step=20)
-    assert task.ctx.total_step == 19
-
-
 def test_coroutines_run_at_the_same_time_as_functions_and_each_other() -> None:
     from_thread, from_loop = threading.Event(), asyncio.Event()
 

@@ -441,19 +441,10 @@ class TestResources:
         assert task.ctx.total_step == 1
 
 
-class TestLabels:
-    """Which node runs which middleware."""
-
-    def test_labels_describe_the_node(self) -> None:
-        assert Task().labels == {"standalone", "node.0"}
-        assert Task(async_mode=True, labels="gpu").labels == {
-            "standalone",
-            "node.0",
-            "async",
-            "gpu",
-        }
-        assert Task().match_labels("stand*")
-        assert not Task().match_labels(["learner", "node.1"])
+def test_a_task_has_labels_of_its_own_beside_those_of_its_node() -> None:
+    assert Task(async_mode=True, labels="gpu").labels == {"standalone", "node.0", "async", "gpu"}
+    assert Task().match_labels("stand*")
+    assert not Task().match_labels(["learner", "node.1"])
 
 
 class TestSeveralNodes:
