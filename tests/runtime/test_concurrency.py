@@ -192,19 +192,6 @@ def test_wherever_a_middleware_runs_the_router_is_that_of_its_task(async_mode: b
     assert found == [router] * 2 * 8
 
 
-def test_coroutines_run_in_order_where_the_task_is_not_async() -> None:
-    log: list[int] = []
-
-    async def coroutine(ctx: Context) -> None:
-        await asyncio.sleep(0)
-        log.append(1)
-
-    with Task() as task:
-        task.use(lambda ctx: log.append(0)).use(coroutine).use(lambda ctx: log.append(2))
-        task.run(max_step=2)
-    assert log == [0, 1, 2, 0, 1, 2]
-
-
 def test_coroutines_that_functions_return_at_the_same_time_run_on_one_loop() -> None:
     loops: list[asyncio.AbstractEventLoop] = []
     meet = meeting(8)
