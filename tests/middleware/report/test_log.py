@@ -112,14 +112,14 @@ def test_each_evaluation_has_a_row_of_the_file(tmp_path: Path) -> None:
     assert [row["eval_return"] for row in read(file)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_the_file_grows_from_run_to_run(tmp_path: Path) -> None:
+def test_the_file_and_its_seconds_grow_from_run_to_run(clock: ManualClock, tmp_path: Path) -> None:
     file = tmp_path / "runs" / "metrics.jsonl"
-    log = mw.jsonl(file, every=1)
     with Task() as task:
-        task.use(log)
+        task.use(lambda ctx: clock.advance(1.0)).use(mw.jsonl(file, every=1, clock=clock))
         task.run(max_step=2)
+        clock.advance(100.0)  # between two runs nothing is counted
         task.run(max_step=1)
-    assert [row["step"] for row in read(file)] == [1, 2, 3]
+    assert [(row["step"], row["wall_s"]) for row in read(file)] == [(1, 1.0), (2, 2.0), (3, 3.0)]
 
 
 def test_numbers_that_json_does_not_know_become_null(tmp_path: Path) -> None:
