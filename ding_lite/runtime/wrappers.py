@@ -232,6 +232,6 @@ class Trace:
 
     def __exit__(self, *raised: object) -> None:
         with self._lock:
-            self._num_runs = max(0, self._num_runs - 1)
+            self._num_runs -= 1
             if self._num_runs == 0:
                 self._timeline.close()

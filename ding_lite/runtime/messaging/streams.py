@@ -100,16 +100,12 @@ class Numbers:
 
     def __init__(self) -> None:
         self._pages: dict[int, int] = {}
+        """The bits of 1,024 numbers each, by the quotient of their division by 1,024."""
         self._first_page = 0
 
     def __contains__(self, number: int) -> bool:
         page = self._pages.get(number // _PAGE)
         return page is not None and bool(page >> number % _PAGE & 1)
-
-    @property
-    def num_pages(self) -> int:
-        """The number of rows of 1,024 numbers in memory."""
-        return len(self._pages)
 
     def add(self, number: int) -> None:
         place = number // _PAGE
