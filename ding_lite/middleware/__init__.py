@@ -3,7 +3,12 @@
 from typing import TYPE_CHECKING
 
 from ding_lite.deprecation import renamed
-from ding_lite.middleware.buffer import add_to, update_priorities, wait_for
+from ding_lite.middleware.buffer import (
+    add_to,
+    replay_trajectories,
+    update_priorities,
+    wait_for,
+)
 from ding_lite.middleware.checkpoints.resume import resume
 from ding_lite.middleware.checkpoints.save import checkpoint
 from ding_lite.middleware.collect import collect, random_warmup
@@ -26,7 +31,6 @@ from ding_lite.middleware.population.workers import (
     return_members,
     take_members,
 )
-from ding_lite.middleware.replay_trajectories import replay_trajectories
 from ding_lite.middleware.report.curve import curve
 from ding_lite.middleware.report.jsonl import jsonl
 from ding_lite.middleware.report.log import log

@@ -1,21 +1,22 @@
-"""Add transitions to a replay, and update its priorities."""
+"""Add transitions to a replay, update its priorities, and replay trajectories to a learner."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.middleware.checks import check_has
-from ding_lite.rl.batch import Array, PrioritizedTransitions, Transitions, to_numpy
+from ding_lite.rl.batch import Array, PrioritizedTransitions, Rollout, Transitions, to_numpy
 from ding_lite.rl.protocols import FilledByOthers, Prioritized, Replay
 from ding_lite.rl.replay.episodes import EpisodeBuffer
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.settings.rules import at_least, check_all
+from ding_lite.settings.rules import at_least, check_all, whole
 
 
 def add_to(
@@ -162,3 +163,48 @@ def give_back(replay: Prioritized, batch: object, output: Mapping[str, Any]) -> 
             f"how far off its values were. Let its `learn` return them, or sample uniformly."
         )
     replay.update_priorities(batch, np.abs(to_numpy(output["td_error"])))
+
+
+def replay_trajectories(num: int) -> Middleware:
+    """Append the newest trajectories of earlier steps to those of this step.
+
+    The learner learns from data of older weights again, in addition to the new data: it needs fewer
+    env steps, and each update takes longer. It is for policies that correct for older weights, such
+    as IMPALA. Place it after `collect` or `receive`, before `train`.
+
+    It does nothing in a step without trajectories.
+
+    Context:
+        reads: trajectories
+        writes: trajectories
+
+    Args:
+        num: Number of replayed trajectories. With as many as there are new ones in a step, half of
+            each update is replayed data, as in Espeholt et al. 2018. More are older and less
+            useful.
+
+    Raises:
+        ConfigError: `num` is below 1.
+    """
+    check_all(whole(1, num=num))
+    return _ReplayTrajectories(num)
+
+
+class _ReplayTrajectories:
+    __name__ = "replay_trajectories"
+
+    def __init__(self, num: int) -> None:
+        self._num = num
+        self._before: list[Rollout] = []
+
+    def __call__(self, ctx: Context) -> None:
+        if ctx.trajectories:
+            ctx.trajectories = [*ctx.trajectories, *self._before]
+            self._before = ctx.trajectories[: self._num]
+
+    def state_dict(self) -> dict[str, Any]:
+        names = [field.name for field in fields(Rollout)]
+        return {"before": [{name: getattr(one, name) for name in names} for one in self._before]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._before = [Rollout(**one) for one in state["before"]]

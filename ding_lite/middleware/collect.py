@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
@@ -10,20 +13,25 @@ from typing import Any, overload
 
 import numpy as np
 
+from ding_lite.distributed.server import incarnation_of
+from ding_lite.distributed.topics import COLLECTED
 from ding_lite.errors import ConfigError
 from ding_lite.middleware.checks import check_fits, check_has, check_schedule
-from ding_lite.middleware.episodes import RecentEpisodes
-from ding_lite.middleware.rollout import CollectRollout, EnvMemory
-from ding_lite.rl.batch import NumpyArray, Transitions
+from ding_lite.rl.batch import NumpyArray, Rollout, Transitions
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.formulas.returns import NStep
 from ding_lite.rl.formulas.schedules import Schedule
-from ding_lite.rl.memory import memory_of
+from ding_lite.rl.memory import Memory, fitted, memory_of
 from ding_lite.rl.protocols import ActorCritic, Policy, Replay, TakesTurns
+from ding_lite.rl.spec import within
 from ding_lite.runtime.context import Context
+from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings.rules import at_least, check_all, whole
+
+RECENT_EPISODES = 20
+"""The number of episodes in the mean `ctx.metrics["return"]`."""
 
 
 @overload
@@ -95,7 +103,7 @@ def collect(
             )
         check_all(whole(1, unroll=unroll))
         check_steps_fit(envs.spec, unroll * envs.num_envs, unroll=unroll)
-        return CollectRollout(_check_explores(policy), envs, unroll)
+        return _CollectRollout(_check_explores(policy), envs, unroll)
     if steps is None:
         raise ConfigError(
             "Neither `steps` nor `unroll` was given. Give `steps` for transitions, which go to a "
@@ -113,26 +121,49 @@ def collect(
     check_steps_fit(envs.spec, steps, steps=steps)
     check_steps_fit(envs.spec, policy.n_step * envs.num_envs, n_step=policy.n_step)
 
-    return _Collect(policy, envs, steps=steps, epsilon=epsilon)
+    return _CollectTransitions(policy, envs, steps, epsilon)
 
 
-class _Collect:
-    """Acts for transitions; keeps incomplete n-step transitions and the newest episodes."""
+class _Collector(ABC):
+    """The middleware that `collect` makes."""
 
     __name__ = "collect"
 
-    def __init__(self, policy: Policy, envs: Envs, *, steps: int, epsilon: Schedule | None) -> None:
-        self._policy = policy
-        self._leaves_envs = isinstance(policy, TakesTurns)
+    def __init__(self, policy: Policy, envs: Envs) -> None:
+        self._policy: Any = policy
         self._envs = envs
+        self._episodes = _RecentEpisodes()
+        self._memory = _EnvMemory(policy, envs)
+
+    def __call__(self, ctx: Context) -> None:
+        ctx.env_step = self._collect(ctx, ctx.get("env_step", 0))
+        ctx.keep("env_step")
+        self._episodes.report(ctx, self._envs)
+
+    @abstractmethod
+    def _collect(self, ctx: Context, env_step: int) -> int:
+        """Put the experience of a step on the ctx; return the env steps by then."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**self._episodes.state_dict(), **self._memory.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._episodes.load_state_dict(state)
+        self._memory.load_state_dict(state)
+
+
+class _CollectTransitions(_Collector):
+    """Acts for transitions; keeps incomplete n-step transitions."""
+
+    def __init__(self, policy: Policy, envs: Envs, steps: int, epsilon: Schedule | None) -> None:
+        super().__init__(policy, envs)
+        self._leaves_envs = isinstance(policy, TakesTurns)
         self._num_rounds = steps // envs.num_envs
         self._epsilon = epsilon
         self._join_rewards = NStep(policy.n_step, policy.gamma, num_envs=envs.num_envs)
-        self._episodes = RecentEpisodes()
-        self._memory = EnvMemory(policy, envs)
         self._last_obs: NumpyArray | None = None
 
-    def __call__(self, ctx: Context) -> None:
+    def _collect(self, ctx: Context, env_step: int) -> int:
         envs, epsilon, memory = self._envs, self._epsilon, self._memory.begin()
         collected = []
         has_changed = envs.obs is not self._last_obs  # they may have begun new episodes since
@@ -143,7 +174,6 @@ class _Collect:
             if self._leaves_envs:  # other agents have acted since
                 memory.reset()
             act = partial(act, memory=memory)
-        env_step: int = ctx.get("env_step", 0)
 
         for _ in range(self._num_rounds):
             state = None if memory is None else memory.state.copy()
@@ -165,21 +195,144 @@ class _Collect:
         self._last_obs = envs.obs
         self._memory.end()
         ctx.transitions = collected[0] if len(collected) == 1 else _concatenate(collected)
-        ctx.env_step = env_step
-        ctx.keep("env_step")
-        self._episodes.report(ctx, envs)
+        return env_step
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "join_rewards": self._join_rewards.state_dict(),
-            **self._episodes.state_dict(),
-            **self._memory.state_dict(),
-        }
+        return {"join_rewards": self._join_rewards.state_dict(), **super().state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._join_rewards.load_state_dict(state["join_rewards"])
-        self._episodes.load_state_dict(state)
-        self._memory.load_state_dict(state)
+        super().load_state_dict(state)
+
+
+class _CollectRollout(_Collector):
+    """Acts `num_steps` times in each env for one `Rollout`."""
+
+    def __init__(self, policy: ActorCritic, envs: Envs, num_steps: int) -> None:
+        super().__init__(policy, envs)
+        self._num_steps = num_steps
+
+    def _collect(self, ctx: Context, env_step: int) -> int:
+        policy, envs, memory = self._policy, self._envs, self._memory.begin()
+        version = ctx.get("weights_version", 0)
+        more = {} if memory is None else {"memory": memory}
+        state = None if memory is None else memory.state.copy()
+        spec = envs.spec
+        shape_TN = (self._num_steps, envs.num_envs)
+        obs = np.empty((*shape_TN, *spec.obs_shape), dtype=spec.obs_dtype)
+        action = np.empty((*shape_TN, *spec.action_shape), dtype=spec.action_dtype)
+        reward, log_prob = np.empty((2, *shape_TN), dtype=np.float32)
+        terminated, truncated = np.empty((2, *shape_TN), dtype=np.bool_)
+        last_obs = envs.obs
+        cut_obs: list[NumpyArray] = []
+
+        for time in range(self._num_steps):
+            action[time], log_prob[time] = policy.explore(envs.obs, **more)
+            step = envs.step(within(spec, action[time]))
+            obs[time] = step.obs
+            reward[time] = step.reward
+            terminated[time] = step.terminated
+            truncated[time] = step.truncated
+            last_obs = step.next_obs
+            if memory is not None:
+                memory.reset(step.terminated | step.truncated)
+            if step.truncated.any():
+                cut_obs.append(step.next_obs[step.truncated & ~step.terminated])
+
+        self._memory.end()
+        cut_time, cut_env = np.nonzero(truncated & ~terminated)
+        rollout = Rollout(
+            obs=obs,
+            action=action,
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            log_prob=log_prob,
+            last_obs=last_obs,
+            cut_time=cut_time.astype(np.int64),
+            cut_env=cut_env.astype(np.int64),
+            cut_obs=np.concatenate(cut_obs) if cut_obs else obs[0, :0],
+            version=version,
+            state=state,
+        )
+        ctx.trajectories = [rollout]
+        return env_step + self._num_steps * envs.num_envs
+
+
+class _EnvMemory:
+    """The memory of a policy between steps of a collector, if the policy has one."""
+
+    def __init__(self, policy: object, envs: Envs) -> None:
+        self._policy, self._envs = policy, envs
+        self._memory = memory_of(policy, envs.num_envs)
+        self._seen_obs: NumpyArray | None = None
+
+    def begin(self) -> Memory | None:
+        """Return the memory, without the states of envs that have changed since `end`.
+
+        They change in an evaluation, in a resumed run, or if another collector has stepped them.
+        """
+        memory = self._memory = fitted(self._memory, self._policy, self._envs.num_envs)
+        if memory is not None and self._seen_obs is not None:
+            memory.reset((self._envs.obs != self._seen_obs).reshape(len(memory), -1).any(axis=1))
+        return memory
+
+    def end(self) -> None:
+        self._seen_obs = None if self._memory is None else self._envs.obs.copy()
+
+    def state_dict(self) -> dict[str, Any]:
+        memory = fitted(self._memory, self._policy, self._envs.num_envs)
+        return {} if memory is None else {"memory": {**memory.state_dict(), "obs": self._seen_obs}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._memory = fitted(self._memory, self._policy, self._envs.num_envs)
+        if self._memory is not None:
+            self._memory.load_state_dict(state["memory"])
+            self._seen_obs = state["memory"].get("obs")
+
+
+class _RecentEpisodes:
+    """Keeps the newest episodes and the number of all episodes."""
+
+    def __init__(self) -> None:
+        self._router = current_router()
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
+        self._count = 0
+        self._env_step = 0
+        self._resumed: dict[str, Any] = {}
+
+    def report(self, ctx: Context, envs: Envs) -> None:
+        """Write the metrics of the episodes that have just ended, and publish the counts."""
+        if ended := envs.take_finished():
+            self._recent.extend((episode.ret, episode.length) for episode in ended)
+            self._count += len(ended)
+            ctx.collected = {**self._metrics(), "returns": [episode.ret for episode in ended]}
+            ctx.metrics.update(self._metrics())
+            ctx.metrics["episode_return"] = sum(episode.ret for episode in ended) / len(ended)
+        self._env_step = ctx.env_step
+        if self._router.has_audience:
+            counts = {"incarnation": incarnation_of(os.getpid()), "env_step": ctx.env_step}
+            self._router.publish(COLLECTED, {**counts, **self._metrics(), **self._resumed})
+
+    def _metrics(self) -> dict[str, Any]:
+        if not self._recent:
+            return {"episodes": self._count}
+        returns, lengths = zip(*self._recent, strict=True)
+        return {
+            "return": sum(returns) / len(returns),
+            "episode_length": sum(lengths) / len(lengths),
+            "episodes": self._count,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        recent = list(self._recent)
+        return {"recent": recent, "episodes": self._count, "env_step": self._env_step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._recent = deque(map(tuple, state["recent"]), maxlen=RECENT_EPISODES)
+        self._count = state["episodes"]
+        self._env_step = state.get("env_step", 0)  # earlier versions did not save it
+        self._resumed = {"resumed": {"env_step": self._env_step, "episodes": self._count}}
 
 
 def random_warmup(envs: Envs, replay: Replay, *, steps: int, hold: int = 1) -> Middleware:

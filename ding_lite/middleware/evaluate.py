@@ -324,27 +324,19 @@ def stop_at(
     Raises:
         ConfigError: No number was given, or a count is not above 0.
     """
-    limits = {
-        name: limit
-        for name, limit in (
-            ("eval_value", eval_value),
-            ("env_step", env_step),
-            ("train_iter", train_iter),
-        )
-        if limit is not None
-    }
+    given = {"eval_value": eval_value, "env_step": env_step, "train_iter": train_iter}
+    limits = {name: limit for name, limit in given.items() if limit is not None}
+    counts = {name: limit for name, limit in limits.items() if name != "eval_value"}
     check_all(
         [] if limits else ["`stop_at` has nothing to stop at; give it `env_step=100_000` or such"],
         not_nan(eval_value=eval_value) if eval_value is not None else [],
-        at_least(1, env_step=env_step) if env_step is not None else [],
-        at_least(1, train_iter=train_iter) if train_iter is not None else [],
+        at_least(1, **counts),
     )
 
     def _stop_at(ctx: Context) -> None:
-        if any(name in ctx and reached(ctx, name) >= limit for name, limit in limits.items()):
-            ctx.finish = True
-
-    def reached(ctx: Context, name: str) -> float:
-        return float(ctx[name] + (ctx.get("eval_steps", 0) if name == "env_step" else 0))
+        for name, limit in limits.items():
+            more = ctx.get("eval_steps", 0) if name == "env_step" else 0
+            if name in ctx and ctx[name] + more >= limit:
+                ctx.finish = True
 
     return _stop_at

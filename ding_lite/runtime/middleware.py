@@ -225,15 +225,12 @@ def around(fn: Middleware, stretch: Stretch) -> Middleware:
         async def surrounded(ctx: Context) -> Any:
             return await _awaited(fn(ctx), ctx, stretch)
 
-    elif shape is MiddlewareShape.ASYNC_GENERATOR:
+    elif shape is not MiddlewareShape.FUNCTION:
+        surround: Callable[..., Any]
+        surround = _surround_async_generator if shape.is_async else _surround_generator
 
         def surrounded(ctx: Context) -> Any:
-            return named(_surround_async_generator(fn(ctx), ctx, stretch, name), name)
-
-    elif shape is MiddlewareShape.GENERATOR:
-
-        def surrounded(ctx: Context) -> Any:
-            return named(_surround_generator(fn(ctx), ctx, stretch, name), name)
+            return named(surround(fn(ctx), ctx, stretch, name), name)
 
     else:
 

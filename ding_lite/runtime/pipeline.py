@@ -23,6 +23,7 @@ from ding_lite.runtime.context import Context, Lineage, latch_of
 from ding_lite.runtime.messaging.messages import Messages
 from ding_lite.runtime.middleware import (
     Middleware,
+    check_middleware,
     composed_of,
     name_of,
     named,
@@ -316,7 +317,7 @@ def serial(middleware: Sequence[Middleware], executor: Executor) -> Middleware:
             onion.unwind(error)
         yield from onion.way_out()
 
-    return _named(chain, "serial", middleware)
+    return _composed(chain, "serial", middleware)
 
 
 def parallel(middleware: Sequence[Middleware], executor: Executor) -> Middleware:
@@ -333,10 +334,12 @@ def parallel(middleware: Sequence[Middleware], executor: Executor) -> Middleware
         pass_barrier(barrier, onion)
         yield from onion.way_out()
 
-    return _named(gather, "parallel", middleware)
+    return _composed(gather, "parallel", middleware)
 
 
-def _named(fn: Middleware, kind: str, middleware: Sequence[Middleware]) -> Middleware:
+def _composed(fn: Middleware, kind: str, middleware: Sequence[Middleware]) -> Middleware:
+    for part in middleware:
+        check_middleware(part)
     named(fn, f"{kind}({', '.join(name_of(part) for part in middleware)})")
     composed_of(fn, middleware)
     return fn

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import logging
 import signal
 import threading
@@ -25,7 +24,7 @@ from ding_lite.runtime.messaging.labels import check_labels, check_patterns, mat
 from ding_lite.runtime.messaging.messages import Emission, Listener, Messages
 from ding_lite.runtime.messaging.router import Router, current_router, is_helper_thread
 from ding_lite.runtime.messaging.streams import Item
-from ding_lite.runtime.middleware import Middleware, StepWrapper, check_middleware, resources_of
+from ding_lite.runtime.middleware import Middleware, StepWrapper, resources_of
 from ding_lite.runtime.pipeline import Pipeline, parallel, serial
 from ding_lite.runtime.resources import Resources
 from ding_lite.runtime.saving import load_state, state_of
@@ -36,20 +35,6 @@ from ding_lite.settings.rules import check_all, one_of, whole
 logger = logging.getLogger(__name__)
 _RUNS_ON: ContextVar[Router | None] = ContextVar("ding_lite_runs_on", default=None)
 """The router of the task that this thread, or middleware of it, runs."""
-
-
-class _Phase(enum.Enum):
-    """The phase of a task: COMPOSED, then RUNNING and ENDED for each run.
-
-    Only `Task._as_running` changes it.
-    """
-
-    COMPOSED = enum.auto()
-    """If the latch is set, the job has ended before the first run."""
-    RUNNING = enum.auto()
-    """The pipeline is compiled, and cannot change."""
-    ENDED = enum.auto()
-    """The run has set the latch; the next run sets it back."""
 
 
 class Task:
@@ -127,7 +112,7 @@ class Task:
         )
         self._pipeline = Pipeline(first, self._executor, self._messages, self._place)
         self._resources = Resources()
-        self._phase = _Phase.COMPOSED
+        self._is_running = self._has_run = False
         self._is_in_block = False
         """Whether a `with` block closes the task; else each run does."""
 
@@ -172,8 +157,6 @@ class Task:
 
     def serial(self, *fns: Middleware) -> Middleware:
         """Compose middleware into one that runs them in order."""
-        for fn in fns:
-            check_middleware(fn)
         return serial(fns, self._executor)
 
     def sequence(self, *fns: Middleware) -> Middleware:
@@ -182,8 +165,6 @@ class Task:
 
     def parallel(self, *fns: Middleware) -> Middleware:
         """Compose middleware into one that runs them at the same time and waits for all."""
-        for fn in fns:
-            check_middleware(fn)
         executor = Executor(max(1, len(fns)), self._latch.step)
         self._of_compositions.add(executor)
         return parallel(fns, executor)
@@ -248,7 +229,7 @@ class Task:
                 "Add a middleware with `task.use(...)`."
             )
         self._pipeline.load(chain, self._composition.names())
-        if self._phase is _Phase.ENDED:
+        if self._has_run:  # a latch that is set before the first run has ended the job
             self._latch.rearm()
         self._latch.step.reset()
         limit_torch_threads()
@@ -276,7 +257,7 @@ class Task:
     @contextmanager
     def _as_running(self, interruption: Interruption) -> Iterator[None]:
         """Make this the task that the thread runs, and close the run after the `with` block."""
-        self._phase = _Phase.RUNNING
+        self._is_running = self._has_run = True
         self._messages.ends_job = _RUNS_ON.get() is not self._router
         token = _RUNS_ON.set(self._router)
         self._router.running.append(self)
@@ -290,7 +271,7 @@ class Task:
         finally:
             self._router.running.remove(self)
             _RUNS_ON.reset(token)
-            self._phase = _Phase.ENDED
+            self._is_running = False
 
     def _is_aside(self) -> bool:
         """Return whether the task of the node is another one: one in `main`, or an earlier one."""
@@ -325,13 +306,10 @@ class Task:
         given, fn = fn, self._composition.wrapped(fn)
         if self._async_mode:
             self._refuse_while_running("forward")
-            self._open()
-            self._resources.enter(resources_of(given))
-            self._pipeline.start(fn, ctx)
-        else:
-            self._open()
-            self._resources.enter(resources_of(given))
-            self._pipeline.enter(fn, ctx)
+        self._open()
+        self._resources.enter(resources_of(given))
+        begin = self._pipeline.start if self._async_mode else self._pipeline.enter
+        begin(fn, ctx)
         return self
 
     def backward(self) -> Self:
@@ -564,7 +542,7 @@ class Task:
             )
 
     def _refuse_while_running(self, what: str) -> None:
-        if self._phase is _Phase.RUNNING:
+        if self._is_running:
             raise MiddlewareError(
                 f"`task.{what}` was called while the task runs. The pipeline is compiled before "
                 f"its first step: call it before `task.run`, or between two runs."

@@ -5,11 +5,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic_ns, perf_counter
-from types import TracebackType
+from time import perf_counter
 from typing import Any, Self
 
 from ding_lite.errors import ConfigError
@@ -219,7 +217,7 @@ class Trace:
         if shape_of(fn).is_async:
             self._num_coroutines += 1
             row = self._num_coroutines
-        return around(fn, lambda ctx: _Stretch(self._timeline, name, ctx["total_step"], row))
+        return around(fn, lambda ctx: self._timeline.recording(name, ctx["total_step"], row))
 
     def __enter__(self) -> Self:
         """Open the file; a later run appends to the records of earlier ones.
@@ -234,25 +232,6 @@ class Trace:
 
     def __exit__(self, *raised: object) -> None:
         with self._lock:
-            self._num_runs = max(0, self._num_runs - 1)
+            self._num_runs -= 1
             if self._num_runs == 0:
                 self._timeline.close()
-
-
-class _Stretch(AbstractContextManager[None]):
-    """One stretch of one middleware."""
-
-    def __init__(self, timeline: Timeline, name: str, step: int, row: int) -> None:
-        self._timeline, self._name, self._step, self._row = timeline, name, step, row
-
-    def __enter__(self) -> None:
-        self._began = monotonic_ns()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        ended = monotonic_ns()
-        self._timeline.record(self._name, self._step, self._began, ended, row=self._row)

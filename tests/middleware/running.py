@@ -41,4 +41,4 @@ def run_job(
         return task.ctx
 
     with Cluster(len(roles), "star", roles=roles) as cluster:
-        return cluster.run(main, timeout=15.0)
+        return cluster.run(main)

@@ -1,8 +1,6 @@
-"""Former names of middleware factories, and counts in former checkpoints."""
+"""Former names of middleware factories."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
@@ -30,9 +28,3 @@ def test_a_former_name_warns_and_is_the_present_factory(former: str, present: st
 
 def test_programs_of_populations_keep_their_name_of_evaluate() -> None:
     assert mw.evaluate_population is mw.evaluate
-
-
-def test_counts_of_an_earlier_version_go_on() -> None:
-    counts: Any = mw.count_collected()
-    counts.load_state_dict({"env_step": 7, "episodes": 2})
-    assert counts.state_dict() == {"env_step": 7, "episodes": 2, "collectors": {}}

@@ -65,17 +65,8 @@ def x(policy: DQN, envs: Envs, eval_envs: Envs, replay: ReplayBuffer, tmp_path: 
 
 SEARCH = Search(alpha=integer(1, 2))
 MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
-    *(
-        (
-            lambda x, steps=steps: x.collect(steps=steps),
-            f"`steps` is {steps}, the number of envs 4",
-        )
-        for steps in (2, 6, 10)
-    ),
-    *(
-        (lambda x, steps=steps: x.collect(steps=steps), "`steps` is .* a whole number from 1 on")
-        for steps in (0, -4, 8.0, "8")
-    ),
+    (lambda x: x.collect(steps=6), "`steps` is 6, the number of envs 4.* such as 4"),
+    (lambda x: x.collect(steps=0), "`steps` is 0; it must be a whole number from 1 on"),
     (
         lambda x: m.collect(x.policy, x.others, steps=4),
         r"made for CartPole-v1 .* the envs are Acrobot-v1",
@@ -98,12 +89,9 @@ MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda x: x.train(batch_size=1_001), "`batch_size` is 1,001, the capacity .* 1,000"),
     (lambda x: m.train(x.policy, x.small), "`batch_size` is 8, the capacity of the replay 4"),
     (lambda x: x.train(batch_size=0), "`batch_size` is 0"),
-    (lambda x: x.train(batch_size=8.5), r"`batch_size` is 8\.5; it must be a whole number"),
     (lambda x: x.train(updates=0), "`updates` is 0"),
-    (lambda x: x.train(updates=1.5), r"`updates` is 1\.5; it must be a whole number"),
     (lambda x: m.train(x.policy, batch_size=32), "no replay to sample that many from"),
     (lambda x: x.train(beta=x.epsilon), "a ReplayBuffer, which has no priorities, but `beta`"),
-    (lambda x: m.train(x.policy, beta=x.epsilon), "None, which has no priorities, but `beta`"),
     (lambda x: x.train(beta=0.4), r"`beta` is 0\.4; a schedule was expected"),
     (lambda x: m.train(x.a2c, x.replay), "A2C learns from the rollouts .* `replay` was given"),
     (
@@ -182,7 +170,6 @@ MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda x: m.jsonl(x.folder, every=10), "is a directory"),
     (lambda x: m.tensorboard(x.folder / "file"), "is a file"),
     (lambda x: m.report(3, every=1), "a function was exp.*, a run, or the Path of a directory"),
-    (lambda x: m.curve(x.folder / "curve"), r"Choose one of: \.png, \.svg, \.pdf"),
     (lambda x: m.curve(x.folder / "curve.gif"), r"Choose one of: \.png, \.svg, \.pdf"),
     (lambda x: m.curve(x.folder / "curve.png", redraw=0.0), r"`redraw` is 0\.0"),
 ]

@@ -18,6 +18,7 @@ from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.formulas.returns import NStep
 from ding_lite.rl.policies.a2c import A2C
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.replay.prioritized import PrioritizedReplay
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.context import Context
@@ -26,7 +27,7 @@ from ding_lite.testing import run_step
 from tests.middleware.running import run_steps
 
 
-def flat(policy: DQN) -> torch.Tensor:
+def flat(policy: DQN | A2C) -> torch.Tensor:
     return torch.cat([tensor.flatten() for tensor in policy.weights().values()])
 
 
@@ -253,3 +254,41 @@ def test_agents_of_a_population_learn_together_from_normalised_rewards(envs: Env
         policy.learn(Transitions(*columns))
         learned = population[place].weights()
         assert all(torch.allclose(one, learned[name]) for name, one in policy.weights().items())
+
+
+# -- rollouts ------------------------------------------------------------------------------
+
+
+def test_every_update_of_a_rollout_is_counted(envs: Envs) -> None:
+    policy = PPO(envs.spec, PPOConfig(hidden=(16,), epochs=3, batch_size=10))
+    task = run_steps(mw.collect(policy, envs, unroll=10), mw.train(policy), steps=2)
+    assert task.ctx.train_iter == policy.train_iter == 2 * 3 * 4
+    assert task.ctx.train_data is task.ctx.trajectories
+    assert task.ctx.metrics["loss"] == task.ctx.train_output["loss"]
+
+
+def test_nothing_is_learned_without_rollouts_or_while_training_is_postponed(envs: Envs) -> None:
+    policy = A2C(envs.spec)
+    [rollout] = run_step(mw.collect(policy, envs, unroll=4))[0].trajectories
+    before = flat(policy)
+    steps: list[dict[str, Any]] = [
+        {},
+        {"trajectories": []},
+        {"trajectories": [rollout], "warming_up": True},
+    ]
+    for values in steps:
+        ctx, _ = run_step(mw.train(policy), **values)
+        assert (ctx.train_iter, "train_output" in ctx) == (0, False)
+    assert torch.equal(before, flat(policy))
+
+
+def test_a_policy_without_a_batch_size_is_asked_for_one(envs: Envs, replay: ReplayBuffer) -> None:
+    class Plain(DQN):
+        config: Any
+
+    policy = Plain(envs.spec)
+    mw.train(policy, replay)
+    policy.config = object()
+    with pytest.raises(ConfigError, match=r"Plain says nothing of how many .* `batch_size`"):
+        mw.train(policy, replay)
+    mw.train(policy, replay, batch_size=8)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import contextmanager
 from typing import Any, Self
 
 import pytest
@@ -51,13 +50,6 @@ def composition() -> Composition:
 
 
 # -- middleware and labels -----------------------------------------------------------------
-
-
-def test_middleware_run_in_the_order_of_their_use_each_as_often(composition: Composition) -> None:
-    for fn in (train, collect, train):
-        composition.use(fn, None, False)
-    assert run(composition) == ["train", "collect", "train"]
-    assert composition.names() == ["train", "collect", "train#2"]
 
 
 def test_only_what_matches_a_label_of_the_node_is_in_the_chain(composition: Composition) -> None:
@@ -241,12 +233,3 @@ def test_resources_are_the_middleware_and_wrappers_that_can_be_entered(compositi
     composition.use(here, None, True)  # one that is used twice is one
     composition.wrap(here)
     assert composition.resources() == [here, wrapper]
-
-
-def test_a_function_that_makes_context_managers_is_no_resource(composition: Composition) -> None:
-    @contextmanager
-    def opened(ctx: Context) -> Any:
-        yield
-
-    composition.use(opened, None, False)
-    assert composition.resources() == []

@@ -26,13 +26,6 @@ def meeting(num_parties: int) -> Callable[[Context], object]:
     return lambda ctx: barrier.wait() and None
 
 
-def test_all_functions_of_a_step_run_at_the_same_time() -> None:
-    meet = meeting(3)
-    with Task(async_mode=True, n_async_workers=3) as task:
-        task.use(meet).use(meet).use(meet).run(max_step=20)
-    assert task.ctx.total_step == 19
-
-
 def test_coroutines_run_at_the_same_time_as_functions_and_each_other() -> None:
     from_thread, from_loop = threading.Event(), asyncio.Event()
 
@@ -197,19 +190,6 @@ def test_wherever_a_middleware_runs_the_router_is_that_of_its_task(async_mode: b
         task.use(look).use(onion).use(coroutine).use(async_onion).use(task.parallel(look, look))
         task.run(max_step=2)
     assert found == [router] * 2 * 8
-
-
-def test_coroutines_run_in_order_where_the_task_is_not_async() -> None:
-    log: list[int] = []
-
-    async def coroutine(ctx: Context) -> None:
-        await asyncio.sleep(0)
-        log.append(1)
-
-    with Task() as task:
-        task.use(lambda ctx: log.append(0)).use(coroutine).use(lambda ctx: log.append(2))
-        task.run(max_step=2)
-    assert log == [0, 1, 2, 0, 1, 2]
 
 
 def test_coroutines_that_functions_return_at_the_same_time_run_on_one_loop() -> None:

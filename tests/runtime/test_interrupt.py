@@ -264,19 +264,6 @@ def test_a_signal_waits_for_the_end_of_a_postponed_block(signum: signal.Signals)
         signal.signal(signum, before)
 
 
-def test_ctrl_c_is_raised_behind_a_postponed_block() -> None:
-    log: list[str] = []
-
-    def do_as_a_whole() -> None:
-        with postponed():
-            signal.raise_signal(signal.SIGINT)
-            log.append("done")
-
-    with pytest.raises(KeyboardInterrupt):
-        do_as_a_whole()
-    assert log == ["done"]
-
-
 def test_elsewhere_than_on_the_main_thread_nothing_is_postponed() -> None:
     handler = signal.getsignal(signal.SIGINT)
     seen: list[object] = []

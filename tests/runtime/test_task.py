@@ -115,10 +115,9 @@ class TestSteps:
         with Task(ctx={"lr": 0.1}) as task:
             assert task.ctx.lr == 0.1
 
-    @pytest.mark.parametrize("wrong", [-1, 1.5, "3", True])
-    def test_a_max_step_that_is_no_number_of_steps_is_refused(self, wrong: Any) -> None:
-        with pytest.raises(ConfigError, match=r"`max_step` is .* a whole number from 0 on"):
-            Task().run(max_step=wrong)
+    def test_a_max_step_that_is_no_number_of_steps_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match="`max_step` is -1; it must be a whole number from 0"):
+            Task().run(max_step=-1)
 
     def test_a_context_of_another_task_is_copied_with_what_it_keeps(self) -> None:
         def count(ctx: Context) -> None:
@@ -135,14 +134,10 @@ class TestSteps:
         with pytest.raises(MiddlewareError, match=r"no middleware.*would never end"):
             Task().run()
 
-    @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, None])
-    def test_a_wrong_number_of_workers_is_refused(self, wrong: Any) -> None:
-        with pytest.raises(ConfigError, match=r"`n_async_workers` is"):
-            Task(n_async_workers=wrong)
-
     @pytest.mark.parametrize(
         ("wrong", "message"),
         [
+            ({"n_async_workers": 0}, "`n_async_workers` is 0; it must be a whole number from 1"),
             ({"async_mode": "x"}, "`async_mode` is 'x'; it must be one of: False"),
             ({"ctx": 5}, "`ctx` is 5; a Context or a dict was expected"),
             ({"attach_callback": 5}, "`attach_callback` is 5; a function of one ctx was expected"),
@@ -441,19 +436,10 @@ class TestResources:
         assert task.ctx.total_step == 1
 
 
-class TestLabels:
-    """Which node runs which middleware."""
-
-    def test_labels_describe_the_node(self) -> None:
-        assert Task().labels == {"standalone", "node.0"}
-        assert Task(async_mode=True, labels="gpu").labels == {
-            "standalone",
-            "node.0",
-            "async",
-            "gpu",
-        }
-        assert Task().match_labels("stand*")
-        assert not Task().match_labels(["learner", "node.1"])
+def test_a_task_has_labels_of_its_own_beside_those_of_its_node() -> None:
+    assert Task(async_mode=True, labels="gpu").labels == {"standalone", "node.0", "async", "gpu"}
+    assert Task().match_labels("stand*")
+    assert not Task().match_labels(["learner", "node.1"])
 
 
 class TestSeveralNodes:

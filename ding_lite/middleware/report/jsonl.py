@@ -60,9 +60,10 @@ class _RowFile(Reporter):
         self._path = path
         self._clock = clock
         self._started = clock.now()
-        # The seconds and the file size of a resumed run at its checkpoint.
         self._wall_s_before = 0.0
+        """The seconds of earlier runs of the task, or of a resumed run at its checkpoint."""
         self._cut_at: int | None = None
+        """The file size of a resumed run at its checkpoint."""
 
     def __enter__(self) -> Self:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +71,7 @@ class _RowFile(Reporter):
         if self._cut_at is not None:
             _cut(self._path, self._cut_at)
         self._started = self._clock.now() - self._wall_s_before
-        self._wall_s_before, self._cut_at = 0.0, None
+        self._cut_at = None
         return self
 
     def __call__(self, ctx: Context) -> None:
@@ -83,6 +84,9 @@ class _RowFile(Reporter):
 
     def write(self, metrics: dict[str, float], env_step: int) -> None:
         self._append(metrics)
+
+    def close(self, *, failed: bool) -> None:
+        self._wall_s_before = self._clock.now() - self._started
 
     def _append(self, metrics: Mapping[str, Any]) -> None:
         wall_s = round(self._clock.now() - self._started, 3)

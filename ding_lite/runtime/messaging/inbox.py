@@ -237,12 +237,14 @@ class Inbox:
         """
         with self._lock:
             self._receivers.append(receiver)
+            end = None
             if not isinstance(receiver, Listening):
-                self._awaits_task = False
-                if (end := self._end) is not None:
-                    self._end = None
-                    self._events.appendleft((FINISH, partial(_hand_over_to, receiver, end)))
-        self._deliver()
+                end, self._end, self._awaits_task = self._end, None, False
+        try:
+            self._deliver()
+        finally:
+            if end is not None:  # listeners have got it
+                end(receiver)
 
         def leave() -> None:
             with self._lock:
@@ -306,9 +308,3 @@ def _end(node_id: int | None) -> _Message:
 def _hand_over_failure(error: Exception, receiver: Receiver) -> None:
     if isinstance(receiver, TakesFailure):
         receiver.receive_failure(error)
-
-
-def _hand_over_to(late: Receiver, message: _Message, receiver: Receiver) -> None:
-    """Deliver a message to a receiver that joined late; the others have got it."""
-    if receiver is late:
-        message(receiver)

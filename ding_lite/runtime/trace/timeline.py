@@ -65,13 +65,20 @@ class Timeline:
             if file is not None:
                 file.close()
 
-    def record(
-        self, name: str, step: int | None, began_ns: int, ended_ns: int, *, row: int = 0
+    @contextmanager
+    def recording(self, name: str, step: int, row: int) -> Iterator[None]:
+        """Draw a slice of the length of a `with` block; a `row` from 1 on is an additional one."""
+        began_ns = monotonic_ns()
+        try:
+            yield
+        finally:
+            self._record(name, {"step": step}, began_ns, monotonic_ns(), row)
+
+    def _record(
+        self, name: str, args: dict[str, int], began_ns: int, ended_ns: int, row: int = 0
     ) -> None:
-        """Draw a slice, if open, by the monotonic clock; a `row` from 1 on is an additional one."""
         if self._file is None:
             return
-        args = {} if step is None else {"step": step}
         dur = max(ended_ns - began_ns, _SHORTEST_NS)
         slice_ = {"name": name, "ph": "X", "ts": began_ns / 1e3, "dur": dur / 1e3, "args": args}
         with self._lock:
@@ -80,7 +87,7 @@ class Timeline:
 
     def slice(self, name: str, began_ns: int) -> Slice:
         drawn = Slice(threading.get_native_id(), began_ns, monotonic_ns())
-        self.record(name, None, began_ns, drawn.ended_ns)
+        self._record(name, {}, began_ns, drawn.ended_ns)
         return drawn
 
     def arrow(self, turn: Turn, kind: str, key: str, where: Slice, at_ns: int) -> None:

@@ -43,26 +43,11 @@ def sending(number: Callable[[Context], Any], **settings: Any) -> list[Middlewar
     return [make(number), mw.send("trajectories", to="learner", **settings)]
 
 
-def test_each_element_of_a_list_arrives_once_and_in_order() -> None:
-    seen: list[int] = []
-
-    def look(ctx: Context) -> None:
-        seen.extend(ctx.trajectories)
-        ctx.finish = len(seen) >= 40
-
-    star(
-        lambda: sending(lambda ctx: [2 * ctx.total_step, 2 * ctx.total_step + 1]),
-        lambda: [mw.receive("trajectories"), look],
-    )
-    assert seen == [*range(len(seen))]
-
-
 def test_a_value_that_is_no_list_is_one_item_and_leaves_the_ctx() -> None:
-    learner, collector = star(
-        lambda: sending(lambda _: {"obs": 3.0}), lambda: [mw.receive("trajectories")], steps=1
-    )
-    assert learner.trajectories == [{"obs": 3.0}]
-    assert "trajectories" not in collector
+    with use_router(LocalRouter()):
+        sent, _ = run_step(mw.send("work", to="node.0"), work={"obs": 3.0})
+        assert run_step(mw.receive("work"))[0].work == [{"obs": 3.0}]
+    assert "work" not in sent
 
 
 def test_rollouts_of_a_policy_with_memory_bring_the_states_before_their_first_step() -> None:

@@ -43,14 +43,14 @@ def test_a_collector_may_be_so_many_env_steps_ahead_of_the_updates() -> None:
         run_step(pace, env_step=6_117)
 
 
-def test_a_learner_that_begins_anew_is_followed_from_there() -> None:
-    learner, collector = LocalRouter.group(2)
+def test_a_learner_that_another_node_begins_anew_is_followed_from_there() -> None:
+    learner, other, collector = LocalRouter.group(3)
     pace = pace_of(collector, env_steps_per_update=1, ahead=0, timeout=0.0)
     learner.publish_ctx({"train_iter": 1_000})
     assert goes_on(pace, 50)
-    learner.publish_ctx({"train_iter": 0})
+    other.publish_ctx({"train_iter": 0})
     assert goes_on(pace, 9_000)
-    learner.publish_ctx({"train_iter": 1})
+    other.publish_ctx({"train_iter": 1})
     assert goes_on(pace, 9_500)
     assert not goes_on(pace, 9_501)
 

@@ -255,9 +255,15 @@ def test_the_node_that_publishes_does_not_wait_for_its_own_versions() -> None:
 
 
 def test_a_step_between_two_looks_is_taken_with_the_weights_at_hand() -> None:
-    ctx, policy = fetching(lambda router: publish(router, [7, 3], weights=ones()), every=3, steps=2)
-    assert ctx.weights_version == 3  # of the first step
-    assert value_of(policy) == 1.0
+    (learner, collector), seen = LocalRouter.group(2), list[int]()
+    with use_router(collector):
+        run_steps(
+            lambda ctx: publish(learner, [7, ctx.total_step], weights=ones()),
+            mw.fetch_weights(make_dqn(), every=3),
+            lambda ctx: seen.append(ctx.weights_version),
+            steps=7,
+        )
+    assert seen == [0, 0, 0, 3, 3, 3, 6]
 
 
 def test_half_the_bytes_may_travel_but_not_of_sums_of_squares() -> None:

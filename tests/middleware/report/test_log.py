@@ -87,8 +87,8 @@ def test_rows_stand_under_a_heading_of_their_columns(clock, capsys) -> None:
     ]
 
 
-def test_a_node_that_counts_neither_env_steps_nor_updates_has_no_columns_of_them(capsys) -> None:
-    run(mw.log(every=1), {"eval_return": 20.0})
+def test_details_and_what_a_node_does_not_count_have_no_columns(capsys) -> None:
+    run(mw.log(every=1), {"eval_return": 20.0, "episode_length": 31.0, "time/train": 0.5})
     lines = capsys.readouterr().err.splitlines()
     assert [line.split() for line in lines] == [["eval"], ["step", "return"], ["1", "20"]]
 
@@ -112,14 +112,14 @@ def test_each_evaluation_has_a_row_of_the_file(tmp_path: Path) -> None:
     assert [row["eval_return"] for row in read(file)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_the_file_grows_from_run_to_run(tmp_path: Path) -> None:
+def test_the_file_and_its_seconds_grow_from_run_to_run(clock: ManualClock, tmp_path: Path) -> None:
     file = tmp_path / "runs" / "metrics.jsonl"
-    log = mw.jsonl(file, every=1)
     with Task() as task:
-        task.use(log)
+        task.use(lambda ctx: clock.advance(1.0)).use(mw.jsonl(file, every=1, clock=clock))
         task.run(max_step=2)
+        clock.advance(100.0)  # between two runs nothing is counted
         task.run(max_step=1)
-    assert [row["step"] for row in read(file)] == [1, 2, 3]
+    assert [(row["step"], row["wall_s"]) for row in read(file)] == [(1, 1.0), (2, 2.0), (3, 3.0)]
 
 
 def test_numbers_that_json_does_not_know_become_null(tmp_path: Path) -> None:
@@ -127,11 +127,6 @@ def test_numbers_that_json_does_not_know_become_null(tmp_path: Path) -> None:
     run(mw.jsonl(file, every=1), {"loss": math.nan, "q": math.inf, "ok": torch.tensor(2.0)})
     (row,) = read(file)
     assert (row["loss"], row["q"], row["ok"]) == (None, None, 2.0)
-
-
-def test_details_of_episodes_are_not_in_the_table(capsys) -> None:
-    run(mw.log(every=1), {"episode_length": 31.0, "return": 31.0})
-    assert "length" not in capsys.readouterr().err
 
 
 def test_the_last_row_is_written_when_the_run_fails(tmp_path: Path) -> None:

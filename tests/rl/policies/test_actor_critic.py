@@ -13,7 +13,7 @@ import torch
 from gymnasium.spaces import Box
 
 import tests.rl.probes  # noqa: F401 registers the environments
-from ding_lite.middleware.rollout import CollectRollout
+from ding_lite import middleware as mw
 from ding_lite.rl import A2C, IMPALA, PPO, EnvSpec, IMPALAConfig, make_envs
 from ding_lite.rl.formulas.advantages import normalized_by_rho
 from ding_lite.rl.formulas.rows import Rows
@@ -229,7 +229,7 @@ def learn_in(kind, env_id, *, gamma, updates=120, unroll=4, wrappers=(), **setti
         updates //= 3
     with make_envs(env_id, 8, seed=0, wrappers=wrappers) as envs:
         policy = make(kind, envs.spec, **config)
-        collect = CollectRollout(policy, envs, unroll)
+        collect = mw.collect(policy, envs, unroll=unroll)
         for _ in range(updates):
             policy.learn(rollouts_of(collect))
     return policy
@@ -300,7 +300,7 @@ def test_impala_learns_from_a_very_different_policy():
     with make_envs("probe/RightAction-v0", 8, seed=0) as envs:
         collector = make("IMPALA", envs.spec)
         learner = make("IMPALA", envs.spec, lr=1e-2, rho_clip=2.0, gamma=0.9, clip=None)
-        collect = CollectRollout(collector, envs, 8)
+        collect = mw.collect(collector, envs, unroll=8)
         for _ in range(120):
             metrics = learner.learn(rollouts_of(collect))
     assert best(learner, 0.0) == 1.0
@@ -313,7 +313,7 @@ def test_impala_does_not_collapse_to_one_action_with_rollouts_two_updates_old():
     with make_envs("CartPole-v1", 64, seed=1) as envs:
         collector = IMPALA(envs.spec, IMPALAConfig(seed=1))
         learner = IMPALA(envs.spec, IMPALAConfig(seed=1))
-        collect, waiting = CollectRollout(collector, envs, 20), []
+        collect, waiting = mw.collect(collector, envs, unroll=20), []
         for _ in range(330):
             collector.load_weights(learner.weights())
             waiting.append(rollouts_of(collect))

@@ -126,10 +126,8 @@ def test_a_group_has_at_least_one_node_and_an_entry_of_roles_for_each() -> None:
     for roles in several:
         with pytest.raises(ConfigError, match="`roles` is "):
             LocalRouter.group(2, roles=roles)
-    numbers: list[Any] = [0, -2, 1.5, True, None]
-    for number in numbers:
-        with pytest.raises(ConfigError, match=r"`num_nodes` is .* a whole number from 1 on"):
-            LocalRouter.group(number)
+    with pytest.raises(ConfigError, match="`num_nodes` is 0; it must be a whole number from 1 on"):
+        LocalRouter.group(0)
 
 
 # -- events --------------------------------------------------------------------------------

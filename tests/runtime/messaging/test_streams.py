@@ -12,7 +12,14 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from ding_lite.errors import CodecError, DeadlineExceeded, PeerLost
-from ding_lite.runtime.messaging.streams import UNCERTAIN_S, Item, ItemId, Parcel, Streams
+from ding_lite.runtime.messaging.streams import (
+    UNCERTAIN_S,
+    Item,
+    ItemId,
+    Numbers,
+    Parcel,
+    Streams,
+)
 from ding_lite.testing import ManualClock
 
 
@@ -404,9 +411,38 @@ def test_what_is_remembered_of_taken_items_stays_small_while_another_receiver_is
         assert job.take(1)
     sender = streams._senders[0]
     assert not sender.known
-    assert sender.taken.num_pages == 12
+    assert len(sender.taken._pages) == 12
     for number in (2, 5_000, 12_001):
         assert streams.arrive(0, 1, "work", number, 1, number).done()  # each comes once
     assert not job.take(1)
     streams.arrive(0, 1, "work", 12_002, 12_002, 0)
-    assert sender.taken.num_pages == 1
+    assert len(sender.taken._pages) == 1
+
+
+steps = st.one_of(
+    st.tuples(st.just("add"), st.integers(0, 5_000)),
+    st.tuples(st.just("forget"), st.integers(0, 5_000)),
+)
+
+
+@given(st.lists(steps, max_size=200))
+def test_numbers_are_a_set_that_forgets_what_is_old_in_rows_of_1024(taken) -> None:
+    numbers, expected, oldest = Numbers(), set[int](), 0
+    for what, number in taken:
+        if what == "add" and number >= oldest:  # what is older does not come any more
+            numbers.add(number)
+            expected.add(number)
+        elif what == "forget":
+            numbers.forget_before(number)
+            oldest = max(oldest, number)
+            expected = {known for known in expected if known >= oldest // 1024 * 1024}
+    assert {number for number in range(5_001) if number in numbers} == expected
+
+
+def test_what_is_far_away_costs_no_time_and_no_memory() -> None:
+    numbers = Numbers()
+    numbers.add(5)
+    numbers.add(2**62)
+    assert 2**62 in numbers
+    numbers.forget_before(2**61)
+    assert (5 in numbers, 2**62 in numbers, len(numbers._pages)) == (False, True, 1)
