@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import zmq
@@ -13,7 +13,7 @@ from zmq.utils.monitor import recv_monitor_message
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.log import Throttle
 from ding_lite.parallel.transport.base import Lane, Link, Sink
-from ding_lite.parallel.transport.zeromq.connections import Connections
+from ding_lite.parallel.transport.zeromq.connections import Connections, Source
 from ding_lite.parallel.transport.zeromq.curve import CurveAuthenticator
 from ding_lite.parallel.transport.zeromq.dealers import DOWN, HUNG_UP, NO_KEY, OPENED, UP, Dealers
 from ding_lite.parallel.transport.zeromq.sockets import Socket, Sockets
@@ -34,7 +34,6 @@ class ConnectionEvents:
         dealers: The sockets that dial, by link.
         connections: Bounds the bytes that ZeroMQ holds for this node, for tcp.
         sinks: The routers; the first one is told.
-        forget: Called with a dialled link that is down, before its router is told.
     """
 
     def __init__(
@@ -43,15 +42,12 @@ class ConnectionEvents:
         dealers: Mapping[Link, Dealers],
         connections: Connections,
         sinks: Sequence[Sink],
-        *,
-        forget: Callable[[Link], None],
         throttle: Throttle,
     ) -> None:
         self._sockets = sockets
         self._dealers = dealers
         self._connections = connections
         self._sinks = sinks
-        self._forget = forget
         self._throttle = throttle
         self.monitors: dict[Socket, tuple[Link | None, Lane]] = {}
         """The monitors, each with the link of its socket; None for the listening socket."""
@@ -107,7 +103,8 @@ class ConnectionEvents:
         self, dealers: Dealers, lane: Lane, event: zmq.Event, value: int
     ) -> None:
         if event in OPENED:
-            self._connections.opened(value, dealers.link + lane, dealers.node_id)
+            link = dealers.link
+            self._connections.opened(value, Source(link, lane, link + lane, dealers.node_id))
             dealers.note_opened(lane, value)
         elif event == UP:
             if dealers.note_up(lane):
@@ -115,7 +112,6 @@ class ConnectionEvents:
         elif event == DOWN:
             self._connections.closed(value)
             if dealers.note_down(lane):
-                self._forget(dealers.link)
                 self._sinks[0].on_down(dealers.link)
         else:
             with self._sockets.using(*dealers.sockets.values()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import zmq
 
@@ -13,7 +13,7 @@ from ding_lite.interruption import is_for_program
 from ding_lite.log import Throttle
 from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink, log_failure
 from ding_lite.parallel.transport.chunks import HEAD_BYTES, MAX_FRAMES, Assembler, is_chunk
-from ding_lite.parallel.transport.zeromq.connections import Connections
+from ding_lite.parallel.transport.zeromq.connections import Connections, Source
 from ding_lite.parallel.transport.zeromq.curve import owner_of
 from ding_lite.parallel.transport.zeromq.sockets import Socket, Sockets
 
@@ -35,17 +35,6 @@ def proved_owner(link: Link) -> int:
 def routing_id(link: Link) -> bytes:
     """Return the part of the routing ids of a link to a guarded socket that both lanes share."""
     return link.rpartition(_OWNED)[0]
-
-
-class _Source(NamedTuple):
-    """The origin of the messages of a dialled socket, or of one message of a listening one."""
-
-    link: Link | None
-    """None for a routing id that no node has."""
-    lane: Lane
-    route: bytes
-    owner: int | None
-    fd: int = -1
 
 
 class Reader:
@@ -74,7 +63,7 @@ class Reader:
         self._other_ids = other_ids
         self._throttle = throttle
         self.assembler = Assembler(max_under_way=max_under_way)
-        self.sources: dict[Socket, _Source | None] = {}
+        self.sources: dict[Socket, Source | None] = {}
         """The sockets, and the sources of their messages; None for the listening socket."""
         self.is_guarded = False
         """Whether connections to the listening socket prove to be of a node."""
@@ -84,7 +73,7 @@ class Reader:
         self.sources[socket] = None
 
     def add_dialled(self, socket: Socket, link: Link, lane: Lane, owner: int) -> None:
-        self.sources[socket] = _Source(link, lane, link + lane, owner)
+        self.sources[socket] = Source(link, lane, link + lane, owner)
 
     def read(self, socket: Socket) -> bool:
         """Deliver messages; return whether all were delivered.
@@ -99,9 +88,7 @@ class Reader:
             source, frames, num_frames = message
             nbytes = sum(map(len, frames))
             if self._connections.num_tcp or source.route not in self._connections.of_routes:
-                self._connections.note_read(
-                    source.route, num_frames, nbytes, fd=source.fd, owner=source.owner
-                )
+                self._connections.note_read(source, num_frames, nbytes)
             left -= _BULK_COUNTS if source.lane is Lane.BULK else 1
             if left > 0:
                 message = self._sockets.take(socket, read)
@@ -110,7 +97,7 @@ class Reader:
                 return False
         return True
 
-    def _receive(self, socket: Any) -> tuple[_Source, list[Frame], int]:
+    def _receive(self, socket: Any) -> tuple[Source, list[Frame], int]:
         """Return a message with its source, and the number of its frames, surplus ones included."""
         source = self.sources[socket]
         if source is None:
@@ -126,17 +113,17 @@ class Reader:
                 frames.append(part.buffer if is_bulky else part.bytes)
         return source, frames, num_frames
 
-    def _source_of(self, first: Any) -> _Source:
+    def _source_of(self, first: Any) -> Source:
         route, fd = first.bytes, int(first.get(_DESCRIPTOR))
         lane = _LANES.get(route[-1:])
         if lane is None:
-            return _Source(None, Lane.CONTROL, route, None, fd)
+            return Source(None, Lane.CONTROL, route, None, fd)
         if not self.is_guarded:
-            return _Source(Link(route[:-1]), lane, route, None, fd)
+            return Source(Link(route[:-1]), lane, route, None, fd)
         owner = owner_of(first)
-        return _Source(Link(route[:-1] + _OWNED + b"%d" % owner), lane, route, owner, fd)
+        return Source(Link(route[:-1] + _OWNED + b"%d" % owner), lane, route, owner, fd)
 
-    def _hand_on(self, source: _Source, frames: list[Frame], num_frames: int) -> None:
+    def _hand_on(self, source: Source, frames: list[Frame], num_frames: int) -> None:
         link = source.link
         is_other = source.owner is not None and source.owner in self._other_ids
         sink = self._sinks[-1 if is_other else 0]

@@ -131,8 +131,7 @@ class ZeroMQTransport(Reactor, Transport):
             self._dealers,
             self._connections,
             self._sinks,
-            forget=self._reader.assembler.forget,
-            throttle=throttle,
+            throttle,
         )
         self._throttle = throttle
         self._large_messages = count(1)

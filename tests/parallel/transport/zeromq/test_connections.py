@@ -14,8 +14,9 @@ import pytest
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from ding_lite.parallel.transport.base import Lane, Link
 from ding_lite.parallel.transport.zeromq import connections as zeromq_connections
-from ding_lite.parallel.transport.zeromq.connections import Connections
+from ding_lite.parallel.transport.zeromq.connections import Connections, Source
 from ding_lite.parallel.transport.zeromq.dealers import DOWN, OPENED
 from tests.parallel.tcp import wait_until
 
@@ -25,6 +26,10 @@ METADATA = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
 READY = b"\x04" + bytes([len(METADATA)]) + METADATA
 PART = b"\x03" + struct.pack(">Q", MEGABYTE) + bytes(MEGABYTE)
 """A frame with more to come."""
+
+
+def source_of(route: bytes, owner: int | None = None, fd: int = -1) -> Source:
+    return Source(Link(route), Lane.CONTROL, route, owner, fd)
 
 
 class Listener:
@@ -65,7 +70,7 @@ class Listener:
         rest = self.socket.recv_multipart()
         nbytes = sum(map(len, rest))
         fd = int(first.get(zmq.SRCFD))
-        self.connections.note_read(first.bytes, len(rest), nbytes, fd=fd, owner=owner)
+        self.connections.note_read(source_of(first.bytes, owner, fd), len(rest), nbytes)
         return bytes(first.bytes)
 
     def check(self) -> list[str]:
@@ -186,7 +191,7 @@ def test_bytes_of_a_cut_peer_count_until_they_are_read(listener, stack) -> None:
     assert len(listener.check()) == 1
     listener.wait_for(lambda: len(listener.closed) == 1)
     listener.wait_for(lambda: len(listener.opened) == 2)  # it has come back
-    listener.connections.note_read(b"rogue", 1, 5, fd=listener.opened[1], owner=1)
+    listener.connections.note_read(source_of(b"rogue", 1, listener.opened[1]), 1, 5)
     (reason,) = listener.check()
     assert "bytes of node 1 wait to be read" in reason
     listener.wait_for(lambda: len(listener.closed) == 2)
@@ -295,7 +300,7 @@ def test_a_descriptor_that_now_belongs_to_another_connection_is_left_alone() -> 
         first = socket.create_connection(server.getsockname())
         with server.accept()[0]:
             fd = first.fileno()
-            connections.opened(fd, b"route", 3)
+            connections.opened(fd, source_of(b"route", 3))
             first.close()
             with (
                 socket.create_connection(server.getsockname()) as second,
@@ -312,11 +317,11 @@ def test_a_closed_connection_does_no_harm() -> None:
     connections = Connections()
     reader, writer = os.pipe()
     connections.opened(reader)
-    connections.note_read(b"route", 1, 10, fd=reader)
+    connections.note_read(source_of(b"route", fd=reader), 1, 10)
     os.close(reader)
     os.close(writer)
     connections.opened(reader)
-    connections.note_read(b"route", 1, 10, fd=reader)
+    connections.note_read(source_of(b"route", fd=reader), 1, 10)
     connections.cut(b"route")
     connections.closed(reader)
     assert connections.check(1.0)[1] == []
@@ -329,7 +334,7 @@ def test_socket_files_are_not_checked(tmp_path: Path) -> None:
         server.bind(str(tmp_path / "s"))
         server.listen()
         client.connect(str(tmp_path / "s"))
-        connections.opened(client.fileno(), b"route", 1)
+        connections.opened(client.fileno(), source_of(b"route", 1))
         assert connections.check(0.0) == (float("inf"), [])
         with suppress(BlockingIOError):
             client.setblocking(False)
