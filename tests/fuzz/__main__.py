@@ -30,8 +30,6 @@ NUM_MEASURED = 25
 
 
 class Target(Protocol):
-    """A kind of input that can be broken."""
-
     def __call__(self, folder: Path, /) -> AbstractContextManager[files.Attempt]: ...
 
 
@@ -88,7 +86,6 @@ def check_words(error: Exception) -> None:
 
 
 def main() -> None:
-    """Read the command line, and break what it says."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--mutants", type=int, default=10_000)

@@ -46,12 +46,10 @@ Attempt = Callable[[random.Random], object]
 
 
 def body_of(folder: Path) -> Any:
-    """Read the inner part of a manifest."""
     return json.loads((folder / MANIFEST).read_bytes())["body"]
 
 
 def put_manifest(folder: Path, body: bytes) -> None:
-    """Write a manifest with the right checksum."""
     whole = b'{"format_version":2,"body_crc32":%d,"body":%s}' % (zlib.crc32(body), body)
     (folder / MANIFEST).write_bytes(whole)
 
@@ -80,7 +78,6 @@ def breaker(folder: Path) -> Callable[[random.Random], None]:
 
 
 def mixed_state() -> dict[str, Any]:
-    """Return a state with one of each kind of value."""
     return {
         "a": torch.arange(6.0),
         "half": torch.ones(2, dtype=torch.bfloat16),
@@ -92,7 +89,6 @@ def mixed_state() -> dict[str, Any]:
 
 @contextmanager
 def manifests(folder: Path) -> Iterator[Attempt]:
-    """Break the manifest of a checkpoint."""
     save_checkpoint(folder, mixed_state(), meta={"env_step": 5})
     body = body_of(folder)
 
@@ -118,7 +114,6 @@ def outer_manifests(folder: Path) -> Iterator[Attempt]:
 
 @contextmanager
 def tensor_files(folder: Path) -> Iterator[Attempt]:
-    """Break the tensors of a checkpoint, and mend the checksum."""
     save_checkpoint(folder, {**mixed_state(), "large": 0, "flags": torch.ones(3) > 0})
     body = body_of(folder)
     file = folder / body["tensors_file"]
@@ -185,7 +180,6 @@ def runs(folder: Path) -> Iterator[Attempt]:
 
 @contextmanager
 def policies(folder: Path) -> Iterator[Attempt]:
-    """Break the checkpoint that a policy is made of."""
     with make_envs("CartPole-v1", 1) as envs:
         run_step(mw.checkpoint(DQN(envs.spec, DQNConfig(hidden=(4,))), folder, every=1))
     break_one = breaker(folder)
@@ -220,7 +214,6 @@ def compare(folder: Path) -> object:
 
 @contextmanager
 def configs(folder: Path) -> Iterator[Attempt]:
-    """Break what a run says of itself."""
     described, _ = leave_run(folder)
     arguments = ["--resume", "--out", str(folder)]
 
@@ -234,7 +227,6 @@ def configs(folder: Path) -> Iterator[Attempt]:
 
 @contextmanager
 def metric_rows(folder: Path) -> Iterator[Attempt]:
-    """Break the rows that a run has written, and what else it has recorded."""
     _, rows = leave_run(folder)
     life = {"generation": 1, "place": 0, "id": 3, "parent": 1, "mutation": "copy", "fitness": 2.5}
     node = {"node": 0, "labels": ["learner"], "state": "running", "total_step": 5, "ctx_out": 7}
@@ -289,7 +281,6 @@ class UnreadError(Exception):
 
 @contextmanager
 def keys(folder: Path) -> Iterator[Attempt]:
-    """Break a key."""
     path = make_key(folder / "key")
     whole = path.read_bytes()
 
@@ -323,7 +314,6 @@ def traces(folder: Path) -> Iterator[Attempt]:
 
 @contextmanager
 def segments(_folder: Path) -> Iterator[Attempt]:
-    """Break a segment of shared memory."""
     value = encode({"a": np.arange(600.0), "b": np.zeros(5_000, bool), "c": "x"}, borrow=True)
     segment = Segment("fuzz", slot_bytes=slot_bytes_of(value))
     try:

@@ -57,7 +57,6 @@ def messages(_folder: Path) -> Iterator[Attempt]:
 
 @contextmanager
 def chunks(_folder: Path) -> Iterator[Attempt]:
-    """Break the pieces that a large message travels in."""
     message = [b"h" * 56, b"meta", np.arange(500.0).tobytes(), b""]
     parts = [list(map(bytes, part)) for part in split(message, 1)]
 

@@ -50,7 +50,6 @@ def as_json(tree: Any) -> bytes:
 def changed(
     rng: random.Random, value: Any, nasty: list[Any] = NASTY, keys: list[Any] = _KEYS
 ) -> Any:
-    """Replace, remove or add something somewhere in a tree."""
     if not isinstance(value, dict | list) or not value or rng.random() < 0.08:
         return near(rng, value, nasty) if rng.random() < 0.3 else rng.choice(nasty)
     copy = value.copy()
@@ -85,7 +84,6 @@ def near(rng: random.Random, value: Any, nasty: list[Any]) -> Any:
 
 
 def broken_bytes(rng: random.Random, content: bytes) -> bytes:
-    """Flip, cut, write over, repeat or append bytes."""
     mutant = bytearray(content)
     for _ in range(rng.choice([1, 1, 2, 8])):
         at, size = rng.randrange(len(mutant) + 1), rng.choice([1, 2, 4, 8, 64])

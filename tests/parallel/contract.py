@@ -52,7 +52,6 @@ class End:
         return self
 
     def do(self, call: Callable[[], Any]) -> Any:
-        """Call a function on the transport's thread, and return its result."""
         results: list[Any] = []
 
         def act() -> None:
@@ -75,7 +74,6 @@ class End:
             assert self._changed.wait_for(ready, timeout)
 
     def hear(self, num_messages: int, timeout: float = 10.0) -> list[list[bytes]]:
-        """Wait for a number of messages, and return them."""
         self.wait(lambda: len(self.messages) >= num_messages, timeout)
         return self.contents
 
@@ -153,8 +151,7 @@ class Bench(ABC):
         self._stack = stack
 
     @abstractmethod
-    def make(self, node_id: int, peers: tuple[int, ...]) -> Transport:
-        """Make a node's transport."""
+    def make(self, node_id: int, peers: tuple[int, ...]) -> Transport: ...
 
     @abstractmethod
     def anywhere(self) -> str:

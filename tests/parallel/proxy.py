@@ -48,9 +48,7 @@ class Proxy:
         self.address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
         self.num_turned_away = 0
         self.num_bytes = {UP: 0, DOWN: 0}
-        """The number of bytes written to the other end."""
         self.num_connections = 0
-        """The number of connections so far."""
 
         self._closed: frozenset[str] = frozenset()
         self._delay_s = 0.0
@@ -92,7 +90,6 @@ class Proxy:
         self._bytes_per_s = bytes_per_s
 
     def heal(self) -> None:
-        """Remove all faults."""
         self._closed, self._delay_s, self._piece = frozenset(), 0.0, _PIECE
         self._bytes_per_s = float("inf")
         self._loop.call_soon_threadsafe(self._has_healed.set)
@@ -112,12 +109,10 @@ class Proxy:
             self._cuts[way] = self.num_bytes[way] + num_bytes, reset
 
     def wait(self, ready: Callable[[Proxy], bool], timeout: float = 15.0) -> None:
-        """Wait for a condition on the proxy."""
         with self._changed:
             assert self._changed.wait_for(lambda: ready(self), timeout)
 
     def wait_for_cut(self) -> None:
-        """Wait until every requested cut has been made."""
         self.wait(lambda proxy: not proxy._cuts)
 
     def __enter__(self) -> Self:
@@ -207,7 +202,6 @@ class Proxy:
                 self._changed.notify_all()
 
     async def _pass(self, way: str) -> None:
-        """Wait until bytes may pass in a direction."""
         while way in self._closed:
             self._has_healed.clear()
             await self._has_healed.wait()

@@ -44,18 +44,15 @@ Frames = list[bytes]
 
 @pytest.fixture(scope="module")
 def golden() -> list[Frames]:
-    """Read all golden messages."""
     return [split(read_frames(FOLDER / f"{name}.hex")) for name in MESSAGES]
 
 
 def split(frames: list[bytes]) -> Frames:
-    """Split a message into header and meta."""
     head, *buffers = frames
     return [head[:HEADER_BYTES], head[HEADER_BYTES:], *buffers]
 
 
 def joined(frames: Frames) -> list[bytes]:
-    """Join header and meta again, as they are sent."""
     return [b"".join(frames[:2]), *frames[2:]]
 
 
@@ -218,7 +215,6 @@ def memory_of(read: Callable[[], object]) -> int:
 
 @contextmanager
 def traced() -> Iterator[None]:
-    """Measure the peak memory of a block."""
     tracemalloc.start()
     try:
         yield

@@ -17,8 +17,6 @@ CONTROL, BULK = Lane.CONTROL, Lane.BULK
 
 
 class InprocBench(Bench):
-    """Makes nodes of one network."""
-
     def __init__(self, stack: ExitStack) -> None:
         super().__init__(stack)
         self.network = Network()

@@ -329,8 +329,6 @@ def test_more_large_arrays_than_there_are_buffers_share_one() -> None:
 
 
 class Rude:
-    """Raise in every method."""
-
     def _raise(self, *_: object) -> Any:
         raise RuntimeError("do not touch")
 

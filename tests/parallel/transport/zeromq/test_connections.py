@@ -51,7 +51,6 @@ class Listener:
         self.closed: list[int] = []
 
     def watch(self) -> None:
-        """Note what has happened to connections."""
         while self.monitor.poll(0):
             happened = recv_monitor_message(self.monitor)
             if happened["event"] == DOWN:

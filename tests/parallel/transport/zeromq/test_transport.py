@@ -26,8 +26,6 @@ CONTROL, BULK = Lane.CONTROL, Lane.BULK
 
 
 class SocketBench(Bench):
-    """Makes nodes that are connected by real sockets."""
-
     def __init__(self, stack: ExitStack, scheme: str, directory: Path) -> None:
         super().__init__(stack)
         self.scheme = scheme
