@@ -8,7 +8,7 @@ import random
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,6 @@ def mixed_state() -> dict[str, Any]:
     }
 
 
-@contextmanager
 def manifests(folder: Path) -> Iterator[Attempt]:
     save_checkpoint(folder, mixed_state(), meta={"env_step": 5})
     body = body_of(folder)
@@ -99,7 +98,6 @@ def manifests(folder: Path) -> Iterator[Attempt]:
     yield attempt
 
 
-@contextmanager
 def outer_manifests(folder: Path) -> Iterator[Attempt]:
     """Break the outer layer of a manifest, so that its checksum is wrong."""
     save_checkpoint(folder, {"a": torch.ones(2)})
@@ -112,7 +110,6 @@ def outer_manifests(folder: Path) -> Iterator[Attempt]:
     yield attempt
 
 
-@contextmanager
 def tensor_files(folder: Path) -> Iterator[Attempt]:
     save_checkpoint(folder, {**mixed_state(), "large": 0, "flags": torch.ones(3) > 0})
     body = body_of(folder)
@@ -133,7 +130,6 @@ def tensor_files(folder: Path) -> Iterator[Attempt]:
     yield attempt
 
 
-@contextmanager
 def row_files(folder: Path) -> Iterator[Attempt]:
     """Break the files of large arrays, which are named by what they hold."""
     save_checkpoint(folder, mixed_state())
@@ -150,7 +146,6 @@ def row_files(folder: Path) -> Iterator[Attempt]:
     yield attempt
 
 
-@contextmanager
 def runs(folder: Path) -> Iterator[Attempt]:
     """Break what a run goes on from: its policy, replay, envs and task."""
     with make_envs("CartPole-v1", 2, seed=0) as envs:
@@ -178,7 +173,6 @@ def runs(folder: Path) -> Iterator[Attempt]:
         yield attempt
 
 
-@contextmanager
 def policies(folder: Path) -> Iterator[Attempt]:
     with make_envs("CartPole-v1", 1) as envs:
         run_step(mw.checkpoint(DQN(envs.spec, DQNConfig(hidden=(4,))), folder, every=1))
@@ -212,7 +206,6 @@ def compare(folder: Path) -> object:
     return [spread_of(group.runs, "eval_return") for group in groups], title_of(groups)
 
 
-@contextmanager
 def configs(folder: Path) -> Iterator[Attempt]:
     described, _ = leave_run(folder)
     arguments = ["--resume", "--out", str(folder)]
@@ -225,7 +218,6 @@ def configs(folder: Path) -> Iterator[Attempt]:
     yield attempt
 
 
-@contextmanager
 def metric_rows(folder: Path) -> Iterator[Attempt]:
     _, rows = leave_run(folder)
     life = {"generation": 1, "place": 0, "id": 3, "parent": 1, "mutation": "copy", "fitness": 2.5}
@@ -252,7 +244,6 @@ def metric_rows(folder: Path) -> Iterator[Attempt]:
     yield attempt
 
 
-@contextmanager
 def node_records(folder: Path) -> Iterator[Attempt]:
     """Break what a node tells of itself, and show it as `ding-lite top` does."""
     with ExitStack() as stack:
@@ -279,7 +270,6 @@ class UnreadError(Exception):
     """A reader has said that there is nothing to read, as it does instead of an error."""
 
 
-@contextmanager
 def keys(folder: Path) -> Iterator[Attempt]:
     path = make_key(folder / "key")
     whole = path.read_bytes()
@@ -291,7 +281,6 @@ def keys(folder: Path) -> Iterator[Attempt]:
     yield attempt
 
 
-@contextmanager
 def traces(folder: Path) -> Iterator[Attempt]:
     """Break the beginning of a trace that another node may have begun."""
     path = folder / "trace.json"
@@ -312,7 +301,6 @@ def traces(folder: Path) -> Iterator[Attempt]:
     yield attempt
 
 
-@contextmanager
 def segments(_folder: Path) -> Iterator[Attempt]:
     value = encode({"a": np.arange(600.0), "b": np.zeros(5_000, bool), "c": "x"}, borrow=True)
     segment = Segment("fuzz", slot_bytes=slot_bytes_of(value))
