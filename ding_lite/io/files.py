@@ -72,12 +72,10 @@ def limit_of(error: BaseException) -> str:
 
 
 def named_limit() -> str:
-    """Return a sentence with the limit of open files."""
     return f"A process may open {max_files():,} files here; `ulimit -n 4096` raises the limit."
 
 
 def max_files() -> int:
-    """Return how many files a process may have open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 

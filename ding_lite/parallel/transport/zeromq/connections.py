@@ -77,7 +77,6 @@ class _Connection:
 
     @property
     def held(self) -> int:
-        """The bytes of the connection that ZeroMQ holds."""
         return self.received - self.base - self.read
 
 
@@ -95,7 +94,6 @@ class Connections:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self._max_total_bytes = max_total_bytes or memory // 2
         self.num_peers = 0
-        """How many nodes may connect."""
         self._open: dict[int, _Connection] = {}
         self.of_routes: dict[bytes, int] = {}
         """The descriptors of the links and lanes that have delivered a message, or were dialled."""
@@ -107,7 +105,6 @@ class Connections:
         self._look_at = 0.0
 
     def opened(self, fd: int, source: Source | None = None) -> None:
-        """Note a connection, with its source if that is known."""
         with suppress(OSError), borrow(fd) as connection:
             inode = os.fstat(connection.fileno()).st_ino
             known = self._open.get(fd)
@@ -129,7 +126,6 @@ class Connections:
             del self.of_routes[known.source.route]
 
     def note_read(self, source: Source, num_frames: int, num_bytes: int) -> None:
-        """Note a message that was read."""
         fd = source.fd if source.fd >= 0 else self.of_routes.get(source.route, -1)
         known = self._open.get(fd)
         if known is None or known.source is None or known.source.route != source.route:

@@ -71,7 +71,6 @@ class Dealers:
     link: Link = field(default_factory=lambda: Link(b"d" + os.urandom(12)))
     sockets: dict[Lane, zmq.Socket[bytes]] = field(default_factory=dict)
     is_there: bool = False
-    """Whether both sockets are connected."""
     _up: set[Lane] = field(default_factory=set)
     _was_there: bool = False
     _is_refused: bool = False

@@ -188,7 +188,6 @@ class Reader:
     # -- events of connections -----------------------------------------------------------
 
     def check(self) -> float:
-        """Do what is due; return the seconds until there is more to do."""
         wait_s = self._check_suspicions() if self._num_suspicions else math.inf
         if self._connections.num_tcp or self.unauthenticated is not None:
             wait_s = min(wait_s, self._check_connections())
@@ -260,7 +259,6 @@ class Reader:
                 self._sinks[0].on_refused(dealers.node_id, reason)
 
     def _check_connections(self) -> float:
-        """Cut connections that make ZeroMQ hold too much; return the seconds to the next check."""
         wait_s, reasons = self._connections.check(SYSTEM_CLOCK.now())
         for reason in reasons:
             self._sinks[0].on_rejected(reason)

@@ -319,7 +319,6 @@ class ZeroMQTransport(Reactor, Transport):
         return (routing_id(link) if is_incoming else link) + lane
 
     def _serve(self, found: Sequence[Socket]) -> float:
-        """Run one iteration: deliver messages, and let the sink send."""
         try:
             self._reader.read(found)
             self._wants_tick = False
