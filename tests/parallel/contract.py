@@ -460,21 +460,6 @@ class TransportContract:
         assert moved.send(moved.messages[0][0], CONTROL, b"back")
         assert leaf.hear(1) == [[b"back"]]
 
-    def test_a_second_dial_makes_a_second_link(self, bench: Bench) -> None:
-        hub, address = bench.listener()
-        leaf = bench.end(1)
-        leaf.transport.dial(0, address)
-        leaf.transport.dial(0, address)
-        leaf.start()
-        leaf.wait(lambda: len(leaf.ups) == 2)
-        for link, node_id in leaf.ups:
-            assert node_id == 0
-            assert leaf.send(link, CONTROL, link)
-        hub.hear(2)
-        for to_leaf, frames in list(hub.messages):
-            assert hub.send(to_leaf, BULK, *frames)
-        assert leaf.hear(2) == [[link] for link, _ in leaf.messages]
-
     def test_the_sender_of_a_message_is_authenticated_or_unknown(self, bench: Bench) -> None:
         hub, address = bench.listener()
         for node_id in (1, 3):

@@ -83,17 +83,13 @@ class _Connection:
 class Connections:
     """The connections of a node's sockets, by their descriptors.
 
-    The arguments limit the bytes that ZeroMQ may hold of one peer and of all peers; the default for
-    all is half of the memory.
+    ZeroMQ may hold `max_peer_bytes` of one peer, and `max_total_bytes`, half of the memory, of all.
     """
 
-    def __init__(
-        self, *, max_peer_bytes: int = MAX_PEER_BYTES, max_total_bytes: int | None = None
-    ) -> None:
-        self._max_peer_bytes = max_peer_bytes
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        self._max_total_bytes = max_total_bytes or memory // 2
-        self.num_peers = 0
+    def __init__(self, *, num_peers: int = 0) -> None:
+        self.num_peers = num_peers
+        self.max_peer_bytes = MAX_PEER_BYTES
+        self.max_total_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
         self._open: dict[int, _Connection] = {}
         self.of_routes: dict[bytes, int] = {}
         """The descriptors of the links and lanes that have delivered a message, or were dialled."""
@@ -202,8 +198,8 @@ class Connections:
             sums[known.owner] += known.held
         total = sum(sums.values())
         for owner in sorted(sums, key=sums.__getitem__, reverse=True):
-            limit = MAX_UNFINISHED_BYTES if owner is None else self._max_peer_bytes
-            if sums[owner] <= limit and total <= self._max_total_bytes:
+            limit = MAX_UNFINISHED_BYTES if owner is None else self.max_peer_bytes
+            if sums[owner] <= limit and total <= self.max_total_bytes:
                 continue
             total -= sums[owner]
             of_owner = [fd for fd, known in self._open.items() if known.owner == owner]
@@ -213,7 +209,7 @@ class Connections:
                 self._shut_down(fd)
             yield (
                 f"{sums[owner]} bytes of {_name(owner)} wait to be read; the limit is {limit}, and "
-                f"{self._max_total_bytes} for all nodes. The connections were cut."
+                f"{self.max_total_bytes} for all nodes. The connections were cut."
             )
 
     def cut_surplus(self) -> Iterator[str]:

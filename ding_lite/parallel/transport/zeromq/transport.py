@@ -90,7 +90,6 @@ class ZeroMQTransport(Reactor, Transport):
         node_id: This node.
         peers: The nodes that may connect to it.
         key_file: The file of the job's key, for tcp; without one the user's own key, on loopback.
-        connections: Bounds the bytes that ZeroMQ holds for this node, for tcp.
         other_ids: Further nodes that may connect, for a second router, which `others` serves.
     """
 
@@ -100,7 +99,6 @@ class ZeroMQTransport(Reactor, Transport):
         *,
         peers: Iterable[int] = (),
         key_file: str | None = None,
-        connections: Connections | None = None,
         other_ids: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__()
@@ -113,8 +111,7 @@ class ZeroMQTransport(Reactor, Transport):
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router: zmq.Socket[bytes] | None = None
         self._dealers: dict[Link, Dealers] = {}
-        self._connections = Connections() if connections is None else connections
-        self._connections.num_peers = len(self._peers)
+        self._connections = Connections(num_peers=len(self._peers))
         throttle = Throttle(logger)
         self._reader = Reader(
             self._sockets,

@@ -17,7 +17,6 @@ from ding_lite.errors import TransportError
 from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.transport.base import Lane, Transport
 from ding_lite.parallel.transport.chunks import MAX_FRAME_BYTES
-from ding_lite.parallel.transport.zeromq.connections import Connections
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
 from tests.parallel.contract import Bench, End, TransportContract, standing_still
 from tests.parallel.tcp import bare_socket
@@ -138,10 +137,9 @@ def test_a_malformed_message_is_rejected(
 def test_a_peer_that_sends_too_fast_is_the_only_one_cut_off(tmp_path: Path) -> None:
     with ExitStack() as stack:
         bench = SocketBench(stack, "tcp", tmp_path)
-        connections = Connections(max_peer_bytes=32 * 2**20)
-        transport = ZeroMQTransport(
-            0, peers=(1, 2), key_file=bench.key_file, connections=connections
-        )
+        transport = ZeroMQTransport(0, peers=(1, 2), key_file=bench.key_file)
+        connections = transport._connections
+        connections.max_peer_bytes = 32 * 2**20
         stack.callback(transport.close)
         hub = End(transport)
         address = transport.listen(ANY_PORT)
