@@ -24,6 +24,8 @@ from ding_lite.parallel.transport.chunks import CHUNK_ABOVE
 from tests.threads import together
 
 CONTROL, BULK = Lane.CONTROL, Lane.BULK
+PEERS = 1, 2, 3
+"""The nodes that may connect to a node."""
 FOREVER_S = 1_000.0
 """Seconds to the next tick: long, so that a test needs a wake-up."""
 
@@ -151,14 +153,14 @@ class Bench(ABC):
         self._stack = stack
 
     @abstractmethod
-    def make(self, node_id: int, peers: tuple[int, ...]) -> Transport: ...
+    def make(self, node_id: int) -> Transport: ...
 
     @abstractmethod
     def anywhere(self) -> str:
         """Return an address on which no process listens."""
 
-    def end(self, node_id: int, *, peers: tuple[int, ...] = (1, 2, 3)) -> End:
-        transport = self.make(node_id, peers)
+    def end(self, node_id: int) -> End:
+        transport = self.make(node_id)
         self._stack.callback(transport.close)
         return End(transport)
 

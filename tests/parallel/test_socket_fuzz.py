@@ -53,16 +53,14 @@ def flood(connection: socket.socket, part: bytes, total: int) -> None:
             connection.sendall(part)
 
 
-def is_cut(connection: socket.socket, seconds: float = 5.0) -> bool:
+def is_cut(connection: socket.socket) -> bool:
     """Tell whether the other side closes in time."""
-    connection.settimeout(seconds)
-    with suppress(ConnectionError):
-        while True:
-            try:
-                if not connection.recv(65536):
-                    return True
-            except TimeoutError:
-                return False
+    connection.settimeout(5.0)
+    try:
+        while connection.recv(65536):
+            pass
+    except (ConnectionError, TimeoutError) as error:
+        return isinstance(error, ConnectionError)
     return True
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -43,23 +42,15 @@ from ding_lite.records import register
 class Unbuildable:
     """A record that can be sent, and that no receiver can build."""
 
-    x: Any
-
     def __post_init__(self) -> None:
         raise ValueError("not on this node \udfff")
-
-
-def unbuildable(x: Any = 1) -> Unbuildable:
-    record = object.__new__(Unbuildable)
-    record.x = x
-    return record
 
 
 class Side:
     """A session, what it has received, and its end of the link: one queue a lane."""
 
-    def __init__(self, node_id: int, *, incarnation: int = 1) -> None:
-        self.me = Identity(node_id, incarnation, 2, frozenset({f"node.{node_id}"}))
+    def __init__(self, node_id: int) -> None:
+        self.me = Identity(node_id, 1, 2, frozenset({f"node.{node_id}"}))
         self.session = Session(self.me, 1 - node_id)
         self.arrived: list[Arrival] = []
         self.sent: dict[Lane, deque[Envelope]] = {lane: deque() for lane in Lane}
@@ -357,7 +348,7 @@ def test_a_good_bye_takes_effect_after_the_calls_sent_before_it(pair: Pair) -> N
 
 def test_an_answer_that_this_node_cannot_build_ends_the_call_with_an_error(pair: Pair) -> None:
     caller, answering = pair.sides
-    answering.session.reply(7, encode_reply(True, {"a": unbuildable()}))
+    answering.session.reply(7, encode_reply(True, {"a": object.__new__(Unbuildable)}))
     pair.settle()
     reply = caller.arrived[-1]
     assert isinstance(reply, ReplyArrived)

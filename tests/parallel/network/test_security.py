@@ -281,10 +281,10 @@ def job(job: Job) -> Iterator[Job]:
     job.goes_on()
 
 
-def refused(spec: NodeSpec, transport: ZeroMQTransport | None = None) -> str:
+def refused(spec: NodeSpec) -> str:
     """Return the refusal of a node, which must not take long."""
     started = time.monotonic()
-    with closing(NodeRouter(spec, transport=transport)) as stranger:
+    with closing(NodeRouter(spec)) as stranger:
         with pytest.raises(AuthenticationError) as caught:
             stranger.wait_ready(15.0)
         assert time.monotonic() - started < 2.0

@@ -18,7 +18,7 @@ from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.transport.base import Lane, Transport
 from ding_lite.parallel.transport.chunks import MAX_FRAME_BYTES
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
-from tests.parallel.contract import Bench, End, TransportContract, standing_still
+from tests.parallel.contract import PEERS, Bench, End, TransportContract, standing_still
 from tests.parallel.tcp import bare_socket
 
 CONTROL, BULK = Lane.CONTROL, Lane.BULK
@@ -33,8 +33,8 @@ class SocketBench(Bench):
         self._directory = directory
         self._num_places = 0
 
-    def make(self, node_id: int, peers: tuple[int, ...]) -> Transport:
-        return ZeroMQTransport(node_id, peers=peers, key_file=self.key_file)
+    def make(self, node_id: int) -> Transport:
+        return ZeroMQTransport(node_id, peers=PEERS, key_file=self.key_file)
 
     def anywhere(self) -> str:
         self._num_places += 1
