@@ -346,7 +346,9 @@ def _refused(node: Any) -> Unsendable:
                 refusal.path.append(key)
             return refusal
     if type(node) is int:
-        return Unsendable(f"the int {node!r:.40}, of more than 64 bits", "Send a float or a str.")
+        return Unsendable(
+            f"the int {shorten(node)}, of more than 64 bits", "Send a float or a str."
+        )
     return Unsendable(f"the str {node!a:.40}, which is no Unicode", "Send bytes.")
 
 

@@ -432,6 +432,7 @@ UNSENDABLE: dict[str, tuple[Any, str | None, str]] = {
     "record without a field": ([0, without_a_field()], "[1]", "raises AttributeError"),
     "int of 65 bits": ({"n": 2**64}, "['n']", f"the int 18446744073709551616, {BITS}"),
     "int below": ({"n": [-(2**63) - 1]}, "['n'][0]", BITS),
+    "int of 5,001 digits": ({"n": [10**5_000]}, "['n'][0]", BITS),
     "int beside all else": ({"n": [None, True, 1, 0.5, "a", b"b", 2**64]}, "['n'][6]", BITS),
     "int for a key": ({2**70: 1}, "", BITS),
     "lone surrogate": ({"n": ["a", "\ud800"]}, "['n'][1]", f"the str '\\ud800', {CODES}"),
