@@ -342,7 +342,7 @@ def _refused(node: Any) -> Unsendable:
             return _refused(key)
         if _is_refused(part):
             refusal = _refused(part)
-            if not (has_tag and node[0] in (Tag.CONTEXT, Tag.RECORD)):  # whose parts are containers
+            if not (has_tag and node[0] in (Tag.CONTEXT, Tag.RECORD)):  # their parts are containers
                 refusal.path.append(key)
             return refusal
     if type(node) is int:
