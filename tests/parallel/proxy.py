@@ -188,18 +188,17 @@ class Proxy:
             await asyncio.sleep(ready_at - monotonic())
             if sink.is_closing():
                 return
-            at, reset = self._cuts.get(way, (2**62, False))
-            most = min(self._piece, int(min(_PIECE, self._bytes_per_s * _BURST_S + 1)))
-            now, piece = piece[:most], piece[most:]
-            now = now[: at - self.num_bytes[way]]
-            sink.write(now)
-            await sink.drain()
-            ready_at = max(ready_at, monotonic() - _LATE_S) + len(now) / self._bytes_per_s
-            with self._changed:
+            with self._changed:  # both connections of a link count together
+                at, reset = self._cuts.get(way, (2**62, False))
+                most = min(self._piece, int(min(_PIECE, self._bytes_per_s * _BURST_S + 1)))
+                now, piece = piece[: min(most, at - self.num_bytes[way])], piece[most:]
+                sink.write(now)
                 self.num_bytes[way] += len(now)
                 if self.num_bytes[way] == at:
                     self._break_all(reset)
                 self._changed.notify_all()
+            await sink.drain()
+            ready_at = max(ready_at, monotonic() - _LATE_S) + len(now) / self._bytes_per_s
 
     async def _pass(self, way: str) -> None:
         while way in self._closed:
