@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import resource
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -71,12 +72,10 @@ def limit_of(error: BaseException) -> str:
 
 
 def named_limit() -> str:
-    """Return a sentence with the limit of open files."""
     return f"A process may open {max_files():,} files here; `ulimit -n 4096` raises the limit."
 
 
 def max_files() -> int:
-    """Return how many files a process may have open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
@@ -122,3 +121,21 @@ def replacing(path: Path) -> Iterator[Path]:
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
         raise
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a new file that only its owner can read, atomically; FileExistsError if there is one.
+
+    Of several processes that do so at once, one writes the file.
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        with open(handle, "wb") as file:
+            os.fchmod(handle, 0o600)
+            file.write(content)
+            file.flush()
+            os.fsync(handle)
+        os.link(draft, path)  # unlike a rename, never replaces a file that is in use
+    finally:
+        draft.unlink()

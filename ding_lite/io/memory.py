@@ -89,7 +89,6 @@ def _spare_bytes() -> int:
 
 
 def _left_by_groups() -> Iterator[int]:
-    """Yield the remaining memory of each control group around this process."""
     try:
         lines = _OWN_GROUPS.read_text().splitlines()
     except OSError:

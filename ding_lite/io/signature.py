@@ -14,9 +14,9 @@ import os
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
+from ding_lite.io.files import write_private
 from ding_lite.io.reading import open_file
 from ding_lite.settings.environment import state_home
 
@@ -45,23 +45,11 @@ def _key() -> bytes | None:
     try:
         if not path.exists():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _make_key(path)
+            with suppress(FileExistsError):  # another process was faster
+                write_private(path, secrets.token_bytes(_KEY_BYTES))
         with open(open_file(path), "rb") as file:
             key, status = file.read(_KEY_BYTES + 1), os.fstat(file.fileno())
     except OSError:
         return None
     is_private = status.st_uid == os.getuid() and not status.st_mode & 0o077
     return key if is_private and len(key) == _KEY_BYTES else None
-
-
-def _make_key(path: Path) -> None:
-    """Write a new key atomically; if another process was faster, its key stays."""
-    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(secrets.token_bytes(_KEY_BYTES))
-        with suppress(FileExistsError):
-            os.link(part, path)
-    finally:
-        part.unlink()

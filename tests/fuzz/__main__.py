@@ -16,9 +16,9 @@ import random
 import sys
 import tracemalloc
 from collections import Counter
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 from ding_lite.errors import DingLiteError
 from tests.fuzz import files, frames
@@ -29,13 +29,7 @@ MOST_BYTES = 48 * MIB
 NUM_MEASURED = 25
 
 
-class Target(Protocol):
-    """A kind of input that can be broken."""
-
-    def __call__(self, folder: Path, /) -> AbstractContextManager[files.Attempt]: ...
-
-
-TARGETS: dict[str, tuple[Target, int]] = {
+TARGETS: dict[str, tuple[Callable[[Path], Iterator[files.Attempt]], int]] = {
     "messages": (frames.messages, 640),
     "chunks": (frames.chunks, 80),
     "broadcasts": (frames.broadcasts, 40),
@@ -52,7 +46,7 @@ TARGETS: dict[str, tuple[Target, int]] = {
     "policies": (files.policies, 2),
     "runs": (files.runs, 2),
 }
-"""Kinds of input, and how many of a thousand mutants each gets."""
+"""Kinds of input, each with a way to break one, and how many of a thousand mutants it gets."""
 
 
 def fuzz(name: str, folder: Path, *, first: int, count: int) -> Counter[str]:
@@ -60,7 +54,7 @@ def fuzz(name: str, folder: Path, *, first: int, count: int) -> Counter[str]:
     folder.mkdir(parents=True)
     fates: Counter[str] = Counter()
     at = os.open(folder.parent / "at", os.O_WRONLY | os.O_CREAT, 0o600)
-    with TARGETS[name][0](folder) as attempt:
+    with contextmanager(TARGETS[name][0])(folder) as attempt:
         for seed in range(first, first + count):
             os.pwrite(at, f"{name} {seed}\n".encode(), 0)
             if measured := seed < first + NUM_MEASURED:
@@ -88,7 +82,6 @@ def check_words(error: Exception) -> None:
 
 
 def main() -> None:
-    """Read the command line, and break what it says."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--mutants", type=int, default=10_000)

@@ -8,7 +8,7 @@ import random
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +46,10 @@ Attempt = Callable[[random.Random], object]
 
 
 def body_of(folder: Path) -> Any:
-    """Read the inner part of a manifest."""
     return json.loads((folder / MANIFEST).read_bytes())["body"]
 
 
 def put_manifest(folder: Path, body: bytes) -> None:
-    """Write a manifest with the right checksum."""
     whole = b'{"format_version":2,"body_crc32":%d,"body":%s}' % (zlib.crc32(body), body)
     (folder / MANIFEST).write_bytes(whole)
 
@@ -80,7 +78,6 @@ def breaker(folder: Path) -> Callable[[random.Random], None]:
 
 
 def mixed_state() -> dict[str, Any]:
-    """Return a state with one of each kind of value."""
     return {
         "a": torch.arange(6.0),
         "half": torch.ones(2, dtype=torch.bfloat16),
@@ -90,9 +87,7 @@ def mixed_state() -> dict[str, Any]:
     }
 
 
-@contextmanager
 def manifests(folder: Path) -> Iterator[Attempt]:
-    """Break the manifest of a checkpoint."""
     save_checkpoint(folder, mixed_state(), meta={"env_step": 5})
     body = body_of(folder)
 
@@ -103,7 +98,6 @@ def manifests(folder: Path) -> Iterator[Attempt]:
     yield attempt
 
 
-@contextmanager
 def outer_manifests(folder: Path) -> Iterator[Attempt]:
     """Break the outer layer of a manifest, so that its checksum is wrong."""
     save_checkpoint(folder, {"a": torch.ones(2)})
@@ -116,9 +110,7 @@ def outer_manifests(folder: Path) -> Iterator[Attempt]:
     yield attempt
 
 
-@contextmanager
 def tensor_files(folder: Path) -> Iterator[Attempt]:
-    """Break the tensors of a checkpoint, and mend the checksum."""
     save_checkpoint(folder, {**mixed_state(), "large": 0, "flags": torch.ones(3) > 0})
     body = body_of(folder)
     file = folder / body["tensors_file"]
@@ -138,7 +130,6 @@ def tensor_files(folder: Path) -> Iterator[Attempt]:
     yield attempt
 
 
-@contextmanager
 def row_files(folder: Path) -> Iterator[Attempt]:
     """Break the files of large arrays, which are named by what they hold."""
     save_checkpoint(folder, mixed_state())
@@ -155,7 +146,6 @@ def row_files(folder: Path) -> Iterator[Attempt]:
     yield attempt
 
 
-@contextmanager
 def runs(folder: Path) -> Iterator[Attempt]:
     """Break what a run goes on from: its policy, replay, envs and task."""
     with make_envs("CartPole-v1", 2, seed=0) as envs:
@@ -183,9 +173,7 @@ def runs(folder: Path) -> Iterator[Attempt]:
         yield attempt
 
 
-@contextmanager
 def policies(folder: Path) -> Iterator[Attempt]:
-    """Break the checkpoint that a policy is made of."""
     with make_envs("CartPole-v1", 1) as envs:
         run_step(mw.checkpoint(DQN(envs.spec, DQNConfig(hidden=(4,))), folder, every=1))
     break_one = breaker(folder)
@@ -218,9 +206,7 @@ def compare(folder: Path) -> object:
     return [spread_of(group.runs, "eval_return") for group in groups], title_of(groups)
 
 
-@contextmanager
 def configs(folder: Path) -> Iterator[Attempt]:
-    """Break what a run says of itself."""
     described, _ = leave_run(folder)
     arguments = ["--resume", "--out", str(folder)]
 
@@ -232,9 +218,7 @@ def configs(folder: Path) -> Iterator[Attempt]:
     yield attempt
 
 
-@contextmanager
 def metric_rows(folder: Path) -> Iterator[Attempt]:
-    """Break the rows that a run has written, and what else it has recorded."""
     _, rows = leave_run(folder)
     life = {"generation": 1, "place": 0, "id": 3, "parent": 1, "mutation": "copy", "fitness": 2.5}
     node = {"node": 0, "labels": ["learner"], "state": "running", "total_step": 5, "ctx_out": 7}
@@ -260,7 +244,6 @@ def metric_rows(folder: Path) -> Iterator[Attempt]:
     yield attempt
 
 
-@contextmanager
 def node_records(folder: Path) -> Iterator[Attempt]:
     """Break what a node tells of itself, and show it as `ding-lite top` does."""
     with ExitStack() as stack:
@@ -287,9 +270,7 @@ class UnreadError(Exception):
     """A reader has said that there is nothing to read, as it does instead of an error."""
 
 
-@contextmanager
 def keys(folder: Path) -> Iterator[Attempt]:
-    """Break a key."""
     path = make_key(folder / "key")
     whole = path.read_bytes()
 
@@ -300,7 +281,6 @@ def keys(folder: Path) -> Iterator[Attempt]:
     yield attempt
 
 
-@contextmanager
 def traces(folder: Path) -> Iterator[Attempt]:
     """Break the beginning of a trace that another node may have begun."""
     path = folder / "trace.json"
@@ -321,9 +301,7 @@ def traces(folder: Path) -> Iterator[Attempt]:
     yield attempt
 
 
-@contextmanager
 def segments(_folder: Path) -> Iterator[Attempt]:
-    """Break a segment of shared memory."""
     value = encode({"a": np.arange(600.0), "b": np.zeros(5_000, bool), "c": "x"}, borrow=True)
     segment = Segment("fuzz", slot_bytes=slot_bytes_of(value))
     try:

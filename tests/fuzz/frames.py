@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ READERS: dict[Kind, Any] = {Kind.CALL: read_call, Kind.REPLY: read_reply}
 GREETINGS = (Kind.HELLO, Kind.WELCOME)
 
 
-@contextmanager
 def messages(_folder: Path) -> Iterator[Attempt]:
     """Break a message between nodes, and read it as what its header says that it is."""
     golden = [parted(read_frames(FOLDER / f"{name}.hex")) for name in MESSAGES]
@@ -55,9 +53,7 @@ def messages(_folder: Path) -> Iterator[Attempt]:
     yield attempt
 
 
-@contextmanager
 def chunks(_folder: Path) -> Iterator[Attempt]:
-    """Break the pieces that a large message travels in."""
     message = [b"h" * 56, b"meta", np.arange(500.0).tobytes(), b""]
     parts = [list(map(bytes, part)) for part in split(message, 1)]
 
@@ -83,7 +79,6 @@ def chunks(_folder: Path) -> Iterator[Attempt]:
     yield attempt
 
 
-@contextmanager
 def broadcasts(_folder: Path) -> Iterator[Attempt]:
     """Break what the processes of Accelerate tell each other."""
     from ding_lite.distributed.accelerate.processes import _pack

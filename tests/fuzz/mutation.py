@@ -47,25 +47,26 @@ def as_json(tree: Any) -> bytes:
     return text
 
 
-def changed(rng: random.Random, value: Any) -> Any:
-    """Replace, remove or add something somewhere in a tree."""
+def changed(
+    rng: random.Random, value: Any, nasty: list[Any] = NASTY, keys: list[Any] = _KEYS
+) -> Any:
     if not isinstance(value, dict | list) or not value or rng.random() < 0.08:
-        return near(rng, value) if rng.random() < 0.3 else rng.choice(NASTY)
+        return near(rng, value, nasty) if rng.random() < 0.3 else rng.choice(nasty)
     copy = value.copy()
     key = rng.choice([*copy]) if isinstance(copy, dict) else rng.randrange(len(copy))
     match rng.randrange(12):
         case 0:
             del copy[key]
         case 1 if isinstance(copy, dict):
-            copy[rng.choice([*_KEYS, *copy])] = rng.choice([*NASTY, copy[key]])
+            copy[rng.choice([*keys, *copy])] = rng.choice([*nasty, copy[key]])
         case 1 if isinstance(copy, list):
-            copy.insert(key, rng.choice([*NASTY, copy[key]]))
+            copy.insert(key, rng.choice([*nasty, copy[key]]))
         case _:
-            copy[key] = changed(rng, copy[key])
+            copy[key] = changed(rng, copy[key], nasty, keys)
     return copy
 
 
-def near(rng: random.Random, value: Any) -> Any:
+def near(rng: random.Random, value: Any, nasty: list[Any]) -> Any:
     """Return another value of the same kind, which gets past more checks."""
     match value:
         case bool():
@@ -79,11 +80,10 @@ def near(rng: random.Random, value: Any) -> Any:
             return value[:at] + rng.choice(["", "0", "z", "/", value[at:]]) + value[at + 1 :]
         case [*items] if items:
             return [*items, rng.choice(items)]
-    return rng.choice(NASTY)
+    return rng.choice(nasty)
 
 
 def broken_bytes(rng: random.Random, content: bytes) -> bytes:
-    """Flip, cut, write over, repeat or append bytes."""
     mutant = bytearray(content)
     for _ in range(rng.choice([1, 1, 2, 8])):
         at, size = rng.randrange(len(mutant) + 1), rng.choice([1, 2, 4, 8, 64])

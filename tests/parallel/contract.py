@@ -24,6 +24,8 @@ from ding_lite.parallel.transport.chunks import CHUNK_ABOVE
 from tests.threads import together
 
 CONTROL, BULK = Lane.CONTROL, Lane.BULK
+PEERS = 1, 2, 3
+"""The nodes that may connect to a node."""
 FOREVER_S = 1_000.0
 """Seconds to the next tick: long, so that a test needs a wake-up."""
 
@@ -52,7 +54,6 @@ class End:
         return self
 
     def do(self, call: Callable[[], Any]) -> Any:
-        """Call a function on the transport's thread, and return its result."""
         results: list[Any] = []
 
         def act() -> None:
@@ -75,7 +76,6 @@ class End:
             assert self._changed.wait_for(ready, timeout)
 
     def hear(self, num_messages: int, timeout: float = 10.0) -> list[list[bytes]]:
-        """Wait for a number of messages, and return them."""
         self.wait(lambda: len(self.messages) >= num_messages, timeout)
         return self.contents
 
@@ -153,15 +153,14 @@ class Bench(ABC):
         self._stack = stack
 
     @abstractmethod
-    def make(self, node_id: int, peers: tuple[int, ...]) -> Transport:
-        """Make a node's transport."""
+    def make(self, node_id: int) -> Transport: ...
 
     @abstractmethod
     def anywhere(self) -> str:
         """Return an address on which no process listens."""
 
-    def end(self, node_id: int, *, peers: tuple[int, ...] = (1, 2, 3)) -> End:
-        transport = self.make(node_id, peers)
+    def end(self, node_id: int) -> End:
+        transport = self.make(node_id)
         self._stack.callback(transport.close)
         return End(transport)
 
@@ -462,21 +461,6 @@ class TransportContract:
         assert hub.messages == []
         assert moved.send(moved.messages[0][0], CONTROL, b"back")
         assert leaf.hear(1) == [[b"back"]]
-
-    def test_a_second_dial_makes_a_second_link(self, bench: Bench) -> None:
-        hub, address = bench.listener()
-        leaf = bench.end(1)
-        leaf.transport.dial(0, address)
-        leaf.transport.dial(0, address)
-        leaf.start()
-        leaf.wait(lambda: len(leaf.ups) == 2)
-        for link, node_id in leaf.ups:
-            assert node_id == 0
-            assert leaf.send(link, CONTROL, link)
-        hub.hear(2)
-        for to_leaf, frames in list(hub.messages):
-            assert hub.send(to_leaf, BULK, *frames)
-        assert leaf.hear(2) == [[link] for link, _ in leaf.messages]
 
     def test_the_sender_of_a_message_is_authenticated_or_unknown(self, bench: Bench) -> None:
         hub, address = bench.listener()

@@ -27,14 +27,11 @@ FOLDER = Path(__file__).parent / "golden" / "v4"
 @register(name="golden.Episode")
 @dataclass
 class Episode:
-    """An example of a user's dataclass."""
-
     ret: float
     length: int
 
 
 def greeting() -> Any:
-    """Return the description of a node in its handshake."""
     return {
         "num_nodes": 2,
         "labels": ["collector", "node.1"],
@@ -50,7 +47,6 @@ def scalars() -> Any:
 
 
 def containers() -> Any:
-    """Return one container of each kind."""
     ctx = Context(env_step=7, total_step=3)
     ctx.keep("env_step")
     return {
@@ -77,7 +73,6 @@ def arrays() -> Any:
 
 
 def weights() -> Any:
-    """Return a state dict with a small bias and a large weight."""
     return {"bias": torch.tensor([0.5, -0.5]), "weight": torch.zeros(2, 2048)}
 
 
@@ -139,13 +134,11 @@ def read_message(frames: list[bytes]) -> Any:
 
 
 def read_frames(path: Path) -> list[bytes]:
-    """Read the bytes of a golden message."""
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     return [_bytes_of(line) for line in lines]
 
 
 def write_frames(frames: list[bytes]) -> str:
-    """Write frames as they stand in a file."""
     return "".join(f"{_line_of(frame)}\n" for frame in frames)
 
 

@@ -51,7 +51,6 @@ def ipc_specs(directory: Path, num_nodes: int, topology: str, **more: Any) -> li
 
 
 def hub_spec(num_nodes: int = 3, *, listen: str = LOOPBACK, **more: Any) -> NodeSpec:
-    """Return the spec of node 0 of a star."""
     return NodeSpec(
         node_id=0,
         num_nodes=num_nodes,
@@ -63,7 +62,6 @@ def hub_spec(num_nodes: int = 3, *, listen: str = LOOPBACK, **more: Any) -> Node
 
 
 def leaf_spec(node_id: int, hub: str | None, num_nodes: int = 3, **more: Any) -> NodeSpec:
-    """Return the spec of another node of a star."""
     return NodeSpec(
         node_id=node_id,
         num_nodes=num_nodes,
@@ -88,8 +86,6 @@ def bare_socket(context: zmq.Context[Any], route: bytes, key_file: str | None) -
 
 
 class Recorder:
-    """Record arrivals at a node, and wait for them."""
-
     def __init__(self, router: NodeRouter) -> None:
         self.events: list[tuple[int, str, tuple[Any, ...]]] = []
         self.ctx: defaultdict[int, dict[str, Any]] = defaultdict(dict)
@@ -111,7 +107,6 @@ class Recorder:
             assert self._changed.wait_for(ready, timeout), what
 
     def numbers(self, event: str = "n") -> list[Any]:
-        """Return the first arguments of the events of this name."""
         return [args[0] for _, name, args in self.events if name == event]
 
     def wait_for_numbers(self, count: int, event: str = "n") -> None:

@@ -55,8 +55,6 @@ Sent = tuple[int, int]
 
 
 class Recorder:
-    """Record arrivals at one incarnation of a node."""
-
     def __init__(self, router: NodeRouter) -> None:
         self.router = router
         self.events: dict[int, list[Sent]] = defaultdict(list)
@@ -90,7 +88,6 @@ class Recorder:
 
 
 def make_trouble(network: Network, links: Sequence[Edge], rng: random.Random) -> None:
-    """Apply a fault to the link of two nodes, or remove it."""
     one, other = rng.sample(rng.choice(links), 2)
     lanes = rng.choice([(), (Lane.CONTROL,), (Lane.BULK,)])
     what = rng.randrange(7)
@@ -373,10 +370,6 @@ def test_finish_reaches_all_nodes_after_their_links_recover(name: str, last: int
 # -- regressions found by random faults ------------------------------------------------------
 
 
-def events_of(recorder: Recorder, node: int) -> list[Sent]:
-    return recorder.events[node]
-
-
 def test_redial_of_a_node_that_is_not_dialled_is_refused(clock: ManualClock) -> None:
     with Cluster(3, "mesh", clock=clock) as cluster:
         refusal = r"Node 1 dials the nodes \[0\], and not node 2: that one must dial anew"
@@ -390,7 +383,7 @@ def test_a_node_without_a_handshake_acknowledges_nothing(clock: ManualClock) -> 
         network, recorder = cluster.network, Recorder(cluster.routers[1])
         for number in range(5):
             cluster.routers[0].emit("text", 1, number)
-        recorder.wait(lambda: len(events_of(recorder, 0)) == 5, "the first incarnation")
+        recorder.wait(lambda: len(recorder.events[0]) == 5, "the first incarnation")
 
         network.hold(0, 1)
         again = cluster.restart(0)
@@ -402,34 +395,8 @@ def test_a_node_without_a_handshake_acknowledges_nothing(clock: ManualClock) -> 
         network.cut(0, 1)
         network.heal()
         recorder.wait(
-            lambda: events_of(recorder, 0)[5:] == [(2, 0), (2, 1), (2, 2)], "the second incarnation"
+            lambda: recorder.events[0][5:] == [(2, 0), (2, 1), (2, 2)], "the second incarnation"
         )
-
-
-def test_ctx_values_are_not_sent_before_the_handshake(clock: ManualClock) -> None:
-    """A ctx uses another lane than the handshake, and must not overtake it."""
-    with Cluster(3, "mesh", clock=clock) as cluster:
-        network, recorder, hub = (
-            cluster.network,
-            Recorder(cluster.routers[1]),
-            Recorder(cluster.routers[0]),
-        )
-        network.cut(0, 1)
-        recorder.wait(lambda: recorder.presence[0] == ["node_lost"], "no cut")
-        hub.wait(lambda: hub.presence[1] == ["node_lost"], "no cut")
-        network.hold(0, 1, Lane.CONTROL)
-        network.mend(0, 1)
-        hub.wait(lambda: hub.presence[1] == ["node_lost", "node_joined"], "no greeting")
-        cluster.routers[0].publish_ctx({"key": np.array([[1, 7]] * 30_000)})
-        network.cut(1, 2)  # node 1 has lost no peer and sends to all
-        recorder.wait(lambda: recorder.presence[2] == ["node_lost"], "no loss")
-        for number in range(2):  # by the second one node 0 has acted on what came before the first
-            cluster.routers[2].emit("text", 1, number)
-            hub.wait(lambda number=number: len(events_of(hub, 2)) == number + 1, "no event")
-        # Its greeting is, and nothing else.
-        wait_until(lambda: network.under_way(0, 1) == 1, "what is under way")
-        network.heal()
-        recorder.wait(lambda: recorder.ctx[0, "key"] == [(1, 7)], "no ctx")
 
 
 def test_late_messages_to_an_earlier_incarnation_acknowledge_nothing() -> None:

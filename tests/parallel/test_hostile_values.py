@@ -64,7 +64,6 @@ class Named(str):
 
 
 def put_in(tree: Any) -> Any:
-    """Replace placeholders by their values."""
     if type(tree) is Named:
         return UNSENDABLE[tree]
     if type(tree) in (list, tuple):
@@ -284,7 +283,9 @@ def test_a_call_or_item_with_a_failing_constructor_is_an_error_at_its_sender(
 def test_a_ctx_value_with_a_failing_constructor_is_dropped(start: Start, tmp_path: Path) -> None:
     routers = start(2)
     recorder = Recorder(routers[1])
-    routers[0].publish_ctx({"exits": Exits(1)})
+    routers[0].publish_ctx({"exits": Exits(1), "beside": 1})
+    recorder.wait(lambda: "beside" in recorder.ctx.get(0, {}))
+    assert "exits" not in recorder.ctx[0]
     routers[0].publish_ctx({"exits": None, "large": np.ones(200_000)})
     recorder.wait(lambda: "large" in recorder.ctx.get(0, {}))
     routers[0].publish_ctx({"large": [Exits(1), np.ones(200_000)]})

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import zmq
-from msgspec.structs import replace
 
 from ding_lite.errors import CodecError, PeerLost
 from ding_lite.parallel.link.faults import MAX_FAULTS, DroppedMessages
@@ -66,19 +65,6 @@ def test_a_handshake_of_the_same_incarnation_cannot_skip_events() -> None:
     here.greet(
         hello(incarnation=3, first_kept=5), 0.0
     )  # a new incarnation may: its events began before
-
-
-def test_an_acknowledgement_of_unsent_events_is_refused() -> None:
-    here = session()
-    here.greet(hello(), 0.0)
-    here.events.post(encode(["said", None]))
-    ping = Envelope(kind=Kind.PING, src=2, dst=0, incarnation=2, ack=2)
-    with pytest.raises(CodecError, match="acknowledges event 2 of 1"):
-        here.take(ping, 0.0)
-    assert not here.is_flushed
-    [*here.outgoing(0.0)]
-    here.take(replace(ping, ack=1), 0.0)
-    assert here.events.num_unacknowledged == 0
 
 
 # -- dropped messages are counted ----------------------------------------------------------------

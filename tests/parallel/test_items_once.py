@@ -21,8 +21,6 @@ CUT_S = 8
 
 
 class Takers:
-    """Take items on a thread of each node, and wait for them."""
-
     def __init__(self, *routers: NodeRouter) -> None:
         self.taken: list[tuple[int, ItemId]] = []
         self._routers = routers

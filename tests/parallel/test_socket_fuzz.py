@@ -10,7 +10,6 @@ import struct
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from ding_lite.parallel.transport.zeromq.dealers import OPTIONS
 from ding_lite.parallel.wire.codec import encode
 from ding_lite.parallel.wire.messages import HEADER_BYTES, Envelope, Kind
 from tests.parallel.golden_frames import FOLDER, read_frames
-from tests.parallel.tcp import Job, bare_socket, hub_spec, leaf_spec, wait_until
+from tests.parallel.tcp import Job, bare_socket, hub_spec, wait_until
 from tests.parallel.test_wire_fuzz import joined, mutant, split
 
 NUM_MUTANTS = int(os.environ.get("FUZZ_MESSAGES", "6000"))
@@ -35,7 +34,6 @@ SIGNATURE = b"\xff" + bytes(8) + b"\x7f"
 
 
 def greeting(mechanism: bytes) -> bytes:
-    """Return the greeting of ZMTP 3.1."""
     return SIGNATURE + b"\x03\x01" + mechanism.ljust(20, b"\0") + bytes(32)
 
 
@@ -45,7 +43,6 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rss() -> int:
-    """Return the memory use of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -56,16 +53,14 @@ def flood(connection: socket.socket, part: bytes, total: int) -> None:
             connection.sendall(part)
 
 
-def is_cut(connection: socket.socket, seconds: float = 5.0) -> bool:
+def is_cut(connection: socket.socket) -> bool:
     """Tell whether the other side closes in time."""
-    connection.settimeout(seconds)
-    with suppress(ConnectionError):
-        while True:
-            try:
-                if not connection.recv(65536):
-                    return True
-            except TimeoutError:
-                return False
+    connection.settimeout(5.0)
+    try:
+        while connection.recv(65536):
+            pass
+    except (ConnectionError, TimeoutError) as error:
+        return isinstance(error, ConnectionError)
     return True
 
 
@@ -135,22 +130,6 @@ def test_a_connection_silent_in_the_handshake_is_closed(
         with socket.create_connection((place.place, place.port)) as connection:
             connection.sendall(start)
             assert is_cut(connection)
-
-
-def test_a_node_joins_past_two_hundred_idle_connections(job: Job) -> None:
-    with ExitStack() as stack:
-        for number in range(200):
-            connection = stack.enter_context(socket.create_connection(job.place))
-            connection.sendall(greeting(b"CURVE")[: number % 64])
-        started = monotonic()
-        spec = leaf_spec(2, job.hub.address, key_file=job.key_file)
-        late = stack.enter_context(closing(NodeRouter(spec)))
-        late.wait_ready(5.0)
-        assert monotonic() - started < 2.0
-        late.emit("late")
-        job.recorder.wait(lambda: (2, "late", ()) in job.recorder.events)
-        job.leaf.emit("work", 0)
-        job.recorder.wait(lambda: job.of_leaf() == [0])
 
 
 # -- a peer with the right key -------------------------------------------------------------

@@ -13,7 +13,6 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from copy import deepcopy
 from typing import Any
 
 import msgspec
@@ -23,6 +22,7 @@ from msgspec.msgpack import Ext
 from ding_lite.errors import CodecError
 from ding_lite.parallel.wire.codec import MAX_META_BYTES, decode
 from ding_lite.parallel.wire.messages import HEADER_BYTES, Envelope, Kind, pack_batch
+from tests.fuzz.mutation import broken_bytes, changed
 from tests.parallel.golden_frames import FOLDER, MESSAGES, read_frames, read_message
 
 NUM_MUTANTS = int(os.environ.get("FUZZ_MUTANTS", "20000"))
@@ -37,24 +37,22 @@ NASTY: list[Any] = [
     *(*TAGS, Ext(8, b""), Ext(1, b"x"), [TUPLE], [SET, [0]], [BYTES, 0, True]),
     *([TENSOR, "f4", True, 0], [CONTEXT, True, [], {}], [RECORD, "golden.Episode", {"ret": 1.0}]),
 ]
+KEYS: list[Any] = ["a", 1, True, None, b"", 0.5, (), (1, "a")]
 Frames = list[bytes]
 """A message to break: its header, meta and buffers; `joined` is its wire form."""
 
 
 @pytest.fixture(scope="module")
 def golden() -> list[Frames]:
-    """Read all golden messages."""
     return [split(read_frames(FOLDER / f"{name}.hex")) for name in MESSAGES]
 
 
 def split(frames: list[bytes]) -> Frames:
-    """Split a message into header and meta."""
     head, *buffers = frames
     return [head[:HEADER_BYTES], head[HEADER_BYTES:], *buffers]
 
 
 def joined(frames: Frames) -> list[bytes]:
-    """Join header and meta again, as they are sent."""
     return [b"".join(frames[:2]), *frames[2:]]
 
 
@@ -90,73 +88,37 @@ def move_frames(rng: random.Random, frames: Frames, golden: list[Frames]) -> Fra
     return frames
 
 
-def flip_bits(rng: random.Random, frames: Frames, _: list[Frames]) -> Frames:
-    """Flip some bits of one frame, mostly of the meta."""
-    at = 1 if len(frames) > 1 and frames[1] and rng.random() < 0.7 else rng.randrange(len(frames))
-    frame = bytearray(frames[at])
-    for _flip in range(rng.choice([1, 1, 2, 5]) if frame else 0):
-        frame[rng.randrange(len(frame))] ^= 1 << rng.randrange(8)
-    return [*frames[:at], bytes(frame), *frames[at + 1 :]]
-
-
 def edit_bytes(rng: random.Random, frames: Frames, golden: list[Frames]) -> Frames:
-    """Cut out, write over or put in a piece of the meta, perhaps of another message."""
-    meta = bytearray(frames[1])
-    begin = rng.randrange(len(meta) + 1)
-    end = min(len(meta), begin + rng.choice([0, 1, 2, 4, 20]))
-    other = rng.choice(golden)[1]
-    start = rng.randrange(len(other) + 1)
-    pieces = [b"", rng.randbytes(rng.choice([1, 4])), other[start : start + rng.choice([1, 5, 40])]]
-    meta[begin:end] = rng.choice(pieces)
-    return [frames[0], bytes(meta), *frames[2:]]
+    """Break the bytes of one frame, mostly of the meta, or put in a piece of another message."""
+    at = 1 if len(frames) > 1 and frames[1] and rng.random() < 0.7 else rng.randrange(len(frames))
+    broken = broken_bytes(rng, frames[at])
+    if rng.random() < 0.2:
+        other, start = rng.choice(golden)[1], rng.randrange(20)
+        broken = broken[:start] + other[start : start + rng.choice([1, 5, 40])] + broken[start:]
+    return [*frames[:at], broken, *frames[at + 1 :]]
 
 
 def edit_values(rng: random.Random, frames: Frames, golden: list[Frames]) -> Frames:
     """Change the tree in the meta: what is well-formed and still wrong reaches furthest."""
     try:
         tree = msgspec.msgpack.decode(frames[1])
-    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError):  # the last before msgspec 0.22
-        return flip_bits(rng, frames, golden)
-    if isinstance(tree, list) and tree and all(isinstance(item, bytes) for item in tree):
-        at = rng.randrange(len(tree))
-        tree[at] = edit_values(rng, [b"", tree[at]], golden)[1]  # an event of a batch
-    else:
-        for _edit in range(rng.choice([1, 1, 2, 4])):
-            inner = isinstance(tree, list) and len(tree) == 2 and rng.random() < 0.9
-            edit_tree(rng, tree[1] if inner else tree)
-    return [frames[0], msgspec.msgpack.encode(tree), *frames[2:]]
-
-
-def edit_tree(rng: random.Random, tree: Any) -> None:
-    """Change one item of a random list or dict in a tree."""
-    while isinstance(tree, list | dict) and tree:
-        at = rng.randrange(len(tree)) if isinstance(tree, list) else rng.choice([*tree])
-        if isinstance(tree[at], list | dict) and tree[at] and rng.random() < 0.8:
-            tree = tree[at]
-            continue
-        if isinstance(tree, dict):
-            value = tree.pop(at) if rng.random() < 0.5 else tree[at]
-            key = rng.choice([at, "a", 1, True, None, b"", 0.5, (), (1, "a")])
-            tree[key] = rng.choice([value, deepcopy(rng.choice(NASTY))])
-            return
-        match rng.randrange(6):
-            case 0:
-                del tree[at]
-            case 1:
-                tree.insert(at, deepcopy(rng.choice(NASTY)))
-            case 2:
-                tree.insert(at, deepcopy(rng.choice(tree)))
-            case 3 if isinstance(tree[at], int):
-                tree[at] = max(-(2**63), min(2**64 - 1, tree[at] + rng.choice([-1, 1, 7])))
-            case 4:
-                tree[at] = [rng.choice(TAGS), tree[at]]
-            case _:
-                tree[at] = deepcopy(rng.choice(NASTY))
-        return
+        if isinstance(tree, list) and tree and all(isinstance(item, bytes) for item in tree):
+            at = rng.randrange(len(tree))
+            tree[at] = edit_values(rng, [b"", tree[at]], golden)[1]  # an event of a batch
+        else:
+            for _edit in range(rng.choice([1, 1, 2, 4])):
+                if isinstance(tree, list) and len(tree) == 2 and rng.random() < 0.9:
+                    tree[1] = changed(rng, tree[1], NASTY, KEYS)
+                else:
+                    tree = changed(rng, tree, NASTY, KEYS)
+        return [frames[0], msgspec.msgpack.encode(tree), *frames[2:]]
+    # An int of more than 64 bits, and what is no msgpack: TypeError before msgspec 0.22.
+    except (OverflowError, msgspec.MsgspecError, UnicodeDecodeError, TypeError):
+        return edit_bytes(rng, frames, golden)
 
 
 MUTATIONS: list[Callable[[random.Random, Frames, list[Frames]], Frames]] = [
-    *(edit_header, move_frames, flip_bits, edit_bytes),
+    *(edit_header, move_frames, edit_bytes, edit_bytes),
     *([edit_values] * 8),
 ]
 
@@ -253,7 +215,6 @@ def memory_of(read: Callable[[], object]) -> int:
 
 @contextmanager
 def traced() -> Iterator[None]:
-    """Measure the peak memory of a block."""
     tracemalloc.start()
     try:
         yield

@@ -25,7 +25,6 @@ class DroppedMessages:
         self, clock: Clock, *, owner: Callable[[Link], int | None], drop: Callable[[Link], None]
     ) -> None:
         self.count = 0
-        """Messages that were dropped: malformed, or not for this node."""
         self._throttle = Throttle(logger, clock)
         self._owner = owner
         self._drop = drop

@@ -201,7 +201,6 @@ class Handshake:
         return bool(self._refused_by)
 
     def check_refusals(self) -> None:
-        """Raise AuthenticationError if a peer refuses this node."""
         if self._refused_by:
             peer, reason = next(iter(self._refused_by.items()))
             raise AuthenticationError(

@@ -48,7 +48,6 @@ class LinkCallbacks:
     """The functions that links call on the thread that reads messages."""
 
     on_arrival: Callable[[int, Arrival], None]
-    """Takes what a peer has sent."""
     on_lost: Callable[[int], None]
     """Takes a peer that is gone without a good-bye."""
     on_tick: Callable[[], None]
@@ -105,7 +104,6 @@ class Links:
         """The address where peers dial this node; None if they do not."""
 
         self.is_drain_cancelled = False
-        """Whether a leaving node is not to wait for its peers."""
         self._ended: dict[int, int] = {}
         """The last incarnations of peers with an ended process."""
         self._isolation = Isolation(spec, self.sessions)
@@ -444,7 +442,6 @@ class Links:
         self._note_lost(followed)
 
     def _send_waiting(self, session: Session, link: Link, now: float) -> bool:
-        """Send the waiting messages of a session; return whether its link exists."""
         for lane, envelope in session.outgoing(now):
             if not self._transport.send(link, lane, envelope.frames()):
                 return False
@@ -468,7 +465,6 @@ class Links:
         self.changed.notify_all()
 
     def _unbind(self, peers: Sequence[int]) -> None:
-        """Give up the links of peers, with the lock held."""
         for peer in peers:
             self._handshake.unbind(peer)
         if peers:

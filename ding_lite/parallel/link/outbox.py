@@ -43,14 +43,12 @@ class SentEvents:
     def __init__(self) -> None:
         self.last_posted = 0
         self.waiting: deque[_NumberedEvent] = deque()
-        """Events to be sent."""
         self.on_acknowledged: Callable[[int], object] | None = None
         """Called with the number of the last acknowledged event; of the last if the peer left."""
         self._unacked: deque[_NumberedEvent] = deque()
         """Events that were sent; they are older than those that wait."""
         self._lasting: list[Encoded] = []
         self._nbytes = 0
-        """The bytes of all kept events."""
 
     @property
     def has_room(self) -> bool:

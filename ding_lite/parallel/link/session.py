@@ -62,7 +62,6 @@ class Session:
         self.link: Link | None = None
         """The link that the peer is bound to; None before a greeting, and once it has broken."""
         self.peer: Identity | None = None
-        """The identity of the peer, once it has greeted."""
         self.is_open = False
         """Whether both nodes have greeted each other on the present link."""
         self.has_left = False
@@ -194,7 +193,6 @@ class Session:
         return [Joined(peer, is_new)]
 
     def _check_counts(self, body: Greeting, *, is_new: bool) -> None:
-        """Refuse a greeting after which events would be skipped or lost."""
         first_kept, seen = body.first_kept, body.seen
         if not is_new and first_kept > self._last_seen + 1:
             raise CodecError(
@@ -224,7 +222,6 @@ class Session:
     # -- received -------------------------------------------------------------------
 
     def take(self, envelope: Envelope, now: float) -> list[Arrival]:
-        """Process any message but a greeting."""
         if self.peer is None or envelope.incarnation != self.peer.incarnation or not self.is_open:
             return self._take_late(envelope)
         if envelope.ack > self.events.last_posted:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 ALIGNMENT = 64
 """Alignment of blocks in bytes, sufficient for any array."""
+MAX_FREE = 2
 
 _LARGEST_MAPPED_BYTES = 32 * 2**20 - 2**16
 """The largest block that raises glibc's threshold for keeping memory; see `mallopt(3)`."""
@@ -25,29 +26,25 @@ class Pool:
     """Memory blocks that are reused once nothing refers to them any more.
 
     Fresh memory costs several times as much as the copy into it, because the kernel clears it page
-    by page. With more than `max_free` free blocks the oldest is returned to the system.
+    by page. Of more than `MAX_FREE` free blocks the oldest is returned to the system.
     """
 
-    def __init__(self, max_free: int = 2) -> None:
-        self._free: deque[_Block] = deque(maxlen=max_free)
-
-    @property
-    def num_free(self) -> int:
-        return len(self._free)
+    def __init__(self) -> None:
+        self.free: deque[_Block] = deque(maxlen=MAX_FREE)
 
     def allocate(self, nbytes: int) -> memoryview:
         block = self._block(nbytes)
         lease = block[:nbytes]
-        weakref.finalize(lease, self._free.append, block).atexit = False
+        weakref.finalize(lease, self.free.append, block).atexit = False
         return lease.data
 
     def _block(self, nbytes: int) -> _Block:
         with suppress(IndexError):  # another thread may take one meanwhile
-            for _ in range(len(self._free)):
-                block = self._free.popleft()
+            for _ in range(len(self.free)):
+                block = self.free.popleft()
                 if nbytes <= block.nbytes <= 2 * nbytes:
                     return block
-                self._free.append(block)
+                self.free.append(block)
         block = np.empty(nbytes + ALIGNMENT, np.uint8)
         return block[-block.ctypes.data % ALIGNMENT :]
 

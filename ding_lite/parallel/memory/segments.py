@@ -109,9 +109,8 @@ def domain() -> str:
     return f"{boot}:{status.st_dev}:{status.st_ino}:{os.getuid()}"
 
 
-def remove_left_over(names: Sequence[str] | None = None) -> int:
-    """Remove this user's segments without a running writer; return how many there were."""
-    removed = 0
+def remove_left_over(names: Sequence[str] | None = None) -> None:
+    """Remove this user's segments without a running writer: all, or those of these names."""
     paths = DIRECTORY.glob(f"{PREFIX}*") if names is None else map(DIRECTORY.joinpath, names)
     for path in [*paths]:
         with suppress(OSError):  # another node may do the same at the same time
@@ -119,10 +118,8 @@ def remove_left_over(names: Sequence[str] | None = None) -> int:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
-                removed += 1
             finally:
                 os.close(fd)
-    return removed
 
 
 def remove_own() -> None:

@@ -20,7 +20,9 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, printable
+from ding_lite.io.files import write_private
+from ding_lite.io.reading import open_file
 from ding_lite.parallel.network.address import Address, check_listening, is_loopback, look_up
 from ding_lite.settings.environment import state_home
 
@@ -74,18 +76,8 @@ def save_key(path: str | Path, secret: bytes) -> Path:
     path = Path(path)
     if not path.name or path.is_dir():
         raise ConfigError(f"{path} is a directory; the path of the key file was expected.")
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        try:
-            with open(handle, "w", encoding="ascii") as file:
-                os.fchmod(handle, 0o600)
-                file.write(f"{_COMMENT}{secret.hex()}\n")
-                file.flush()
-                os.fsync(handle)
-            os.link(draft, path)  # unlike a rename, never replaces a key that is in use
-        finally:
-            draft.unlink()
+        write_private(path, f"{_COMMENT}{secret.hex()}\n".encode())
     except FileExistsError as error:
         raise ConfigError(
             f"{path} exists already. Name another file, or delete this one if no job uses it."
@@ -97,18 +89,14 @@ def save_key(path: str | Path, secret: bytes) -> Path:
 
 def load_key(path: str | Path) -> Key:
     try:
-        # Not blocking: a pipe in place of the file must not hang the job.
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(open_file(path), "rb") as file:
+            _check_owner_only(path, os.fstat(file.fileno()), "chmod 600")
+            text = file.read(_MOST_BYTES).decode("ascii", errors="replace")
     except OSError as error:
         hint = " Make one with `ding-lite keygen FILE`." if error.errno == errno.ENOENT else ""
-        raise ConfigError(f"The key file {path} cannot be read: {error.strerror}.{hint}") from error
-    except ValueError as error:  # a NUL character
-        raise ConfigError(f"The key file {str(path)!r:.80} cannot be read: {error}.") from error
-    try:
-        _check_owner_only(path, os.fstat(handle), stat.S_IFREG, "a file", "chmod 600")
-        text = os.read(handle, _MOST_BYTES).decode("ascii", errors="replace")
-    finally:
-        os.close(handle)
+        raise ConfigError(
+            f"The key file {printable(str(path))} cannot be read: {error.strerror}.{hint}"
+        ) from error
     lines = [line.strip() for line in text.splitlines() if not line.startswith("#")]
     found = [line for line in lines if line]
     if len(found) != 1 or not _KEY.fullmatch(found[0]):
@@ -145,14 +133,12 @@ def check_private(directory: str | Path) -> None:
         status = os.stat(directory)
     except OSError as error:
         raise ConfigError(f"The directory {directory} is not usable: {error.strerror}.") from error
-    _check_owner_only(directory, status, stat.S_IFDIR, "a directory", "chmod 700")
+    if not stat.S_ISDIR(status.st_mode):
+        raise ConfigError(f"{directory} is not a directory.")
+    _check_owner_only(directory, status, "chmod 700")
 
 
-def _check_owner_only(
-    path: str | Path, status: os.stat_result, kind: int, name: str, remedy: str
-) -> None:
-    if stat.S_IFMT(status.st_mode) != kind:
-        raise ConfigError(f"{path} is not {name}.")
+def _check_owner_only(path: str | Path, status: os.stat_result, remedy: str) -> None:
     if status.st_uid not in (os.getuid(), 0):  # root can read everything anyway
         raise ConfigError(
             f"{path} belongs to user {status.st_uid}; it must belong to you (user {os.getuid()})."

@@ -97,7 +97,7 @@ class Transport(Protocol):
     def dial(self, node_id: int, address: str) -> None:
         """Connect to a node, now or as soon as it listens; before `start`.
 
-        Each call makes a separate link. A transport may dial any number of nodes, and listen too.
+        A transport may dial any number of nodes, each once, and listen too.
         """
 
     def start(self, sink: Sink) -> None:

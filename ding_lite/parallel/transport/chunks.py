@@ -162,7 +162,6 @@ class _Partial:
         return self.frame == len(self.sizes)
 
     def add(self, offset: int, pieces: Sequence[Frame]) -> None:
-        """Copy pieces to their places; they must be the next ones."""
         if offset != self.received:
             raise CodecError(f"A chunk has offset {offset}; {self.received} was to come next.")
         for piece in pieces:

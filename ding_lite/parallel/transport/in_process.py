@@ -164,8 +164,6 @@ class Network:
 
 @dataclass(eq=False)
 class _Wire:
-    """A dialled link, up or down."""
-
     dialler: InprocTransport
     node_id: int  # that is dialled
     name: str

@@ -69,9 +69,7 @@ class Packing(msgspec.Struct):
 
     borrow: bool
     least_bytes: int = 0
-    """Bytes that the meta has at least."""
     nbytes: int = 0
-    """Bytes of all buffers."""
     own: list[memoryview] = []
     packed: list[bytes] = []
     num_arrays: int = 0
@@ -112,7 +110,6 @@ class Packing(msgspec.Struct):
         return True
 
     def add_all(self, buffers: list[memoryview], packed_bytes: int, num_arrays: int) -> None:
-        """Add the buffers of another message, which becomes a part of this one."""
         own = buffers[1:] if packed_bytes else buffers
         if self.num_arrays + num_arrays > MAX_ARRAYS or len(self.own) + len(own) >= MAX_BUFFERS:
             raise Unsendable(

@@ -11,10 +11,10 @@ are in msgpack, and everything else is a msgpack array with an extension type as
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import is_dataclass
 from enum import Enum
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -113,16 +113,17 @@ def encode(
     try:
         node = writer.node(tree, 1 - around)
         packed = b"".join(writer.packed) if writer.packed else b""
-        meta = _ENCODER.encode((len(packed), node))
+        try:
+            meta = _ENCODER.encode((len(packed), node))
+        except (OverflowError, UnicodeEncodeError):  # msgspec says not of which value
+            raise _refused(node) from None
         if len(meta) > MAX_META_BYTES - room:
             raise _too_large(len(meta), room)
         buffers = [memoryview(packed), *writer.own] if packed else writer.own
         return Encoded(meta, buffers, writer.num_arrays)
     except Exception as error:  # noqa: BLE001 - what a foreign object raises may be anything
-        is_leaf = isinstance(error, OverflowError | UnicodeEncodeError)  # msgspec says not which
-        refusal = _find(tree, around) if is_leaf else unreadable(error)
-        cause = refusal.__cause__ if is_leaf or refusal is error else error
-        raise _error(refusal, name) from cause
+        refusal = unreadable(error)
+        raise _error(refusal, name) from (refusal.__cause__ if refusal is error else error)
 
 
 def decode(meta: bytes | memoryview, buffers: Sequence[memoryview]) -> Any:
@@ -190,6 +191,7 @@ def _open(meta: bytes | memoryview, buffers: Sequence[memoryview]) -> tuple[_Rea
 
 
 _PLAIN = frozenset({type(None), bool, int, float, str})
+"""Types that are left to msgspec."""
 _TAGS: dict[type, Ext] = {tuple: Tag.TUPLE, set: Tag.SET}
 _CONTAINERS = frozenset({list, dict, *_TAGS})
 _MANY = 16
@@ -198,9 +200,6 @@ _MANY = 16
 
 class _Writer(Packing):
     """Encodes values into nodes for msgspec, and collects the buffers."""
-
-    plain: ClassVar[frozenset[type]] = _PLAIN
-    """Types that are left to msgspec."""
 
     def node(self, value: Any, depth: int) -> Any:
         kind = type(value)
@@ -215,7 +214,7 @@ class _Writer(Packing):
         self.least_bytes += len(copied)
         if self.least_bytes > MAX_META_BYTES:  # a list may hold another one any number of times
             raise _too_large(self.least_bytes, 0)
-        plain = self.plain
+        plain = _PLAIN
         key: Any = 0
         try:
             if kind is not dict:
@@ -243,18 +242,6 @@ class _Writer(Packing):
 
 
 _Write = Callable[[_Writer, Any, int], Any]
-
-
-class _CheckingWriter(_Writer):
-    """Checks every leaf, to find the value that msgspec has refused."""
-
-    plain: ClassVar[frozenset[type]] = frozenset()
-
-    def node(self, value: Any, depth: int) -> Any:
-        if type(value) is dict:
-            for key in [*value]:
-                super().node(key, depth)
-        return super().node(value, depth)
 
 
 def _write_context(writer: _Writer, value: Context, depth: int) -> list[Any]:
@@ -294,25 +281,8 @@ def _write_encoded(writer: _Writer, value: Encoded, _depth: int) -> msgspec.Raw:
     return node
 
 
-def _write_int(_writer: _Writer, value: int, _depth: int) -> int:
-    if not -(2**63) <= value < 2**64:
-        raise Unsendable(f"the int {value!r:.40}, of more than 64 bits", "Send a float or a str.")
-    return value
-
-
-def _write_str(_writer: _Writer, value: str, _depth: int) -> str:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise Unsendable(f"the str {value!a:.40}, which is no Unicode", "Send bytes.") from None
-    return value
-
-
 _WRITERS: dict[type, _Write] = {
-    # The first five are asked only to find out which value msgspec has refused.
-    **dict.fromkeys((type(None), bool, float), lambda writer, value, depth: value),
-    int: _write_int,
-    str: _write_str,
+    **dict.fromkeys(_PLAIN, lambda writer, value, depth: value),
     bytes: _write_bytes,
     OrderedDict: lambda writer, value, depth: writer.node(dict(value), depth),
     **dict.fromkeys((np.ndarray, np.memmap), _write_array),
@@ -359,12 +329,35 @@ def _too_large(size: int, room: int) -> Unsendable:
     )
 
 
-def _find(tree: Any, around: int) -> Unsendable:
+def _refused(node: Any) -> Unsendable:
+    """Find the value in a node that msgspec refuses."""
+    has_tag = type(node) is list and node and type(node[0]) is Ext
+    parts: Iterable[tuple[Any, Any]] = ()
+    if type(node) is dict:
+        parts = node.items()
+    elif type(node) is list:
+        parts = enumerate(node[1:] if has_tag else node)
+    for key, part in parts:
+        if type(node) is dict and _is_refused(key):
+            return _refused(key)
+        if _is_refused(part):
+            refusal = _refused(part)
+            if not (has_tag and node[0] in (Tag.CONTEXT, Tag.RECORD)):  # their parts are containers
+                refusal.path.append(key)
+            return refusal
+    if type(node) is int:
+        return Unsendable(
+            f"the int {shorten(node)}, of more than 64 bits", "Send a float or a str."
+        )
+    return Unsendable(f"the str {node!a:.40}, which is no Unicode", "Send bytes.")
+
+
+def _is_refused(node: Any) -> bool:
     try:
-        _CheckingWriter(True).node(tree, 1 - around)
-    except Exception as error:  # noqa: BLE001 - it is the caller's to raise
-        return unreadable(error)
-    return Unsendable("a tree that has changed meanwhile", "Send a copy.")
+        _ENCODER.encode(node)
+    except (OverflowError, UnicodeEncodeError):
+        return True
+    return False
 
 
 def _error(refusal: Unsendable, name: str) -> CodecError:

@@ -254,7 +254,6 @@ encode_call = encode_event
 
 
 def encode_item(name: str, head: tuple[Any, ...], item: Any) -> Encoded:
-    """Encode a call that delivers an item of a stream."""
     return _encode([name, None, *head, item], lambda: {"item": item})
 
 

@@ -21,29 +21,29 @@ def test_memory_is_used_again_when_the_last_view_of_it_is_gone() -> None:
     tensor = torch.from_numpy(array)[3:5]
     address = tensor.data_ptr()
     del array
-    assert pool.num_free == 0
+    assert len(pool.free) == 0
     del tensor
-    assert pool.num_free == 1
+    assert len(pool.free) == 1
     again = np.frombuffer(pool.allocate(990), np.uint8)
     assert again.ctypes.data == address - 103
-    assert pool.num_free == 0
+    assert len(pool.free) == 0
 
 
 def test_memory_of_another_size_is_not_used() -> None:
     pool = Pool()
     pool.allocate(1_000).release()
     large = pool.allocate(100_000)
-    assert (large.nbytes, pool.num_free) == (100_000, 1)
+    assert (large.nbytes, len(pool.free)) == (100_000, 1)
     large.release()
     small = pool.allocate(1_000)
-    assert (small.nbytes, pool.num_free) == (1_000, 1)
+    assert (small.nbytes, len(pool.free)) == (1_000, 1)
 
 
 def test_little_memory_waits_for_its_next_use() -> None:
-    pool = Pool(max_free=2)
+    pool = Pool()
     blocks = [pool.allocate(1_000) for _ in range(5)]
     del blocks
-    assert pool.num_free == 2
+    assert len(pool.free) == 2
 
 
 def test_blocks_begin_at_a_cache_line() -> None:

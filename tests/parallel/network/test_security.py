@@ -121,8 +121,8 @@ def with_mode(path: Path, mode: int) -> None:
         (lambda path: None, r"cannot be read: No such file .* `ding-lite keygen FILE`"),
         (lambda path: with_mode(path, 0o640), r"Other users have .* mode is 0640.*chmod 600 /"),
         (lambda path: with_mode(path, 0o604), r"Other users have .* mode is 0604"),
-        (lambda path: path.mkdir(), r"is not a file"),
-        (lambda path: os.mkfifo(path, 0o600), r"is not a file"),
+        (lambda path: path.mkdir(), r"cannot be read: This is no regular file"),
+        (lambda path: os.mkfifo(path, 0o600), r"cannot be read: This is no regular file"),
         (lambda path: written(path, ""), r"holds no key: expected is one line of 64 hex digits"),
         (lambda path: written(path, "a" * 63), r"holds no key"),
         (lambda path: written(path, "A" * 64), r"holds no key"),
@@ -281,10 +281,10 @@ def job(job: Job) -> Iterator[Job]:
     job.goes_on()
 
 
-def refused(spec: NodeSpec, transport: ZeroMQTransport | None = None) -> str:
+def refused(spec: NodeSpec) -> str:
     """Return the refusal of a node, which must not take long."""
     started = time.monotonic()
-    with closing(NodeRouter(spec, transport=transport)) as stranger:
+    with closing(NodeRouter(spec)) as stranger:
         with pytest.raises(AuthenticationError) as caught:
             stranger.wait_ready(15.0)
         assert time.monotonic() - started < 2.0

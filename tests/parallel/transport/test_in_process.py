@@ -11,21 +11,19 @@ from ding_lite.errors import ConfigError
 from ding_lite.parallel.transport.base import Lane, Transport
 from ding_lite.parallel.transport.in_process import InprocTransport, Network
 from ding_lite.testing import ManualClock
-from tests.parallel.contract import Bench, End, TransportContract
+from tests.parallel.contract import PEERS, Bench, End, TransportContract
 
 CONTROL, BULK = Lane.CONTROL, Lane.BULK
 
 
 class InprocBench(Bench):
-    """Makes nodes of one network."""
-
     def __init__(self, stack: ExitStack) -> None:
         super().__init__(stack)
         self.network = Network()
         self._num_places = 0
 
-    def make(self, node_id: int, peers: tuple[int, ...]) -> Transport:
-        return InprocTransport(self.network, node_id, peers=peers)
+    def make(self, node_id: int) -> Transport:
+        return InprocTransport(self.network, node_id, peers=PEERS)
 
     def anywhere(self) -> str:
         self._num_places += 1

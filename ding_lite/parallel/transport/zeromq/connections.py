@@ -12,6 +12,7 @@ Socket files (ipc) have no such count, but only this user can reach them.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import socket
@@ -20,7 +21,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from ding_lite.parallel.transport.base import Lane, Link
 from ding_lite.parallel.transport.chunks import MAX_MESSAGE_BYTES
 
 MAX_PEER_BYTES = MAX_MESSAGE_BYTES + 256 * 2**20
@@ -42,14 +45,25 @@ _RECEIVED = struct.Struct("=Q")
 _INFO_BYTES = _RECEIVED_AT + _RECEIVED.size
 
 
+class Source(NamedTuple):
+    """The origin of the messages of a dialled socket, or of one message of a listening one."""
+
+    link: Link | None
+    """None for a routing id that no node has."""
+    lane: Lane
+    route: bytes
+    owner: int | None
+    fd: int = -1
+    """The descriptor of the connection; -1 if this node has dialled."""
+
+
 @dataclass
 class _Connection:
-    name: object
-    """The addresses of both ends, as the number of a closed descriptor may be reused."""
-    family: int
-    owner: int | None = None
-    route: bytes | None = None
-    """The link and lane of the connection; None before its first message."""
+    inode: int
+    """That of the descriptor, as the number of a closed descriptor may be reused."""
+    is_tcp: bool
+    source: Source | None = None
+    """None before the first message."""
     base: int = 0  # bytes received when all of them had been read
     read: int = 0  # bytes read since then
     received: int = 0
@@ -58,30 +72,24 @@ class _Connection:
     """Whether it may have held too much of an unfinished message at the last check."""
 
     @property
-    def is_tcp(self) -> bool:
-        return self.family != socket.AF_UNIX
+    def owner(self) -> int | None:
+        return None if self.source is None else self.source.owner
 
     @property
     def held(self) -> int:
-        """The bytes of the connection that ZeroMQ holds."""
         return self.received - self.base - self.read
 
 
 class Connections:
     """The connections of a node's sockets, by their descriptors.
 
-    The arguments limit the bytes that ZeroMQ may hold of one peer and of all peers; the default for
-    all is half of the memory.
+    ZeroMQ may hold `max_peer_bytes` of one peer, and `max_total_bytes`, half of the memory, of all.
     """
 
-    def __init__(
-        self, *, max_peer_bytes: int = MAX_PEER_BYTES, max_total_bytes: int | None = None
-    ) -> None:
-        self._max_peer_bytes = max_peer_bytes
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        self._max_total_bytes = max_total_bytes or memory // 2
-        self.num_peers = 0
-        """How many nodes may connect."""
+    def __init__(self, *, num_peers: int = 0) -> None:
+        self.num_peers = num_peers
+        self.max_peer_bytes = MAX_PEER_BYTES
+        self.max_total_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
         self._open: dict[int, _Connection] = {}
         self.of_routes: dict[bytes, int] = {}
         """The descriptors of the links and lanes that have delivered a message, or were dialled."""
@@ -92,27 +100,17 @@ class Connections:
         self.num_tcp = 0
         self._look_at = 0.0
 
-    def opened(self, fd: int, route: bytes | None = None, owner: int | None = None) -> None:
-        """Note a connection, with its route and owner if this node has dialled it."""
+    def opened(self, fd: int, source: Source | None = None) -> None:
         with suppress(OSError), borrow(fd) as connection:
-            name = _name_of(connection)
+            inode = os.fstat(connection.fileno()).st_ino
             known = self._open.get(fd)
-            if known is None or known.name != name:
+            if known is None or known.inode != inode:
                 self.closed(fd)
-                known = _Connection(name, connection.family)
+                known = _Connection(inode, connection.family != socket.AF_UNIX)
                 self._open[fd] = known
                 self.num_tcp += known.is_tcp
-            if route is not None:
-                self._assign(fd, known, route, owner)
-
-    def _assign(
-        self, fd: int, known: _Connection, route: bytes | None, owner: int | None = None
-    ) -> None:
-        if known.route is not None and self.of_routes.get(known.route) == fd:
-            del self.of_routes[known.route]
-        known.route = route
-        if route is not None:
-            known.owner, self.of_routes[route] = owner, fd
+            if source is not None:
+                known.source, self.of_routes[source.route] = source, fd
 
     def closed(self, fd: int) -> None:
         known = self._open.pop(fd, None)
@@ -120,28 +118,17 @@ class Connections:
             return
         self.num_tcp -= known.is_tcp
         self._left_behind[known.owner] += max(0, known.held)  # ZeroMQ still holds its messages
-        self._assign(fd, known, None)
+        if known.source is not None and self.of_routes.get(known.source.route) == fd:
+            del self.of_routes[known.source.route]
 
-    def note_read(
-        self,
-        route: bytes,
-        num_frames: int,
-        num_bytes: int,
-        *,
-        fd: int = -1,
-        owner: int | None = None,
-    ) -> None:
-        """Note a message that was read; its descriptor is -1 if this node has dialled."""
-        if fd < 0:
-            fd = self.of_routes.get(route, -1)
+    def note_read(self, source: Source, num_frames: int, num_bytes: int) -> None:
+        fd = source.fd if source.fd >= 0 else self.of_routes.get(source.route, -1)
         known = self._open.get(fd)
-        if known is None:  # ZeroMQ has not reported it yet
-            self.opened(fd)
+        if known is None or known.source is None or known.source.route != source.route:
+            self.opened(fd, source)  # it is the first one of a connection
             known = self._open.get(fd)
             if known is None:  # it is closed already
                 return
-        if known.route != route:
-            self._assign(fd, known, route, owner)
         known.read += num_bytes + num_frames * _FRAME_BYTES
         self._fresh.add(fd)
 
@@ -184,10 +171,8 @@ class Connections:
     def _received(self, fd: int, known: _Connection) -> int:
         if not known.is_tcp:
             return 0
-        with suppress(OSError), borrow(fd, known.family) as connection:
-            if _name_of(connection) == known.name:
-                received = bytes_received(connection)
-                return known.received if received is None else received
+        with suppress(OSError), borrow(fd, known.inode) as connection:
+            return bytes_received(connection) or known.received
         return known.received
 
     def _cut_unfinished(self) -> Iterator[str]:
@@ -213,8 +198,8 @@ class Connections:
             sums[known.owner] += known.held
         total = sum(sums.values())
         for owner in sorted(sums, key=sums.__getitem__, reverse=True):
-            limit = MAX_UNFINISHED_BYTES if owner is None else self._max_peer_bytes
-            if sums[owner] <= limit and total <= self._max_total_bytes:
+            limit = MAX_UNFINISHED_BYTES if owner is None else self.max_peer_bytes
+            if sums[owner] <= limit and total <= self.max_total_bytes:
                 continue
             total -= sums[owner]
             of_owner = [fd for fd, known in self._open.items() if known.owner == owner]
@@ -224,7 +209,7 @@ class Connections:
                 self._shut_down(fd)
             yield (
                 f"{sums[owner]} bytes of {_name(owner)} wait to be read; the limit is {limit}, and "
-                f"{self._max_total_bytes} for all nodes. The connections were cut."
+                f"{self.max_total_bytes} for all nodes. The connections were cut."
             )
 
     def cut_surplus(self) -> Iterator[str]:
@@ -249,10 +234,8 @@ class Connections:
             )
 
     def _shut_down(self, fd: int) -> None:
-        known = self._open[fd]
-        with suppress(OSError), borrow(fd, known.family) as connection:
-            if _name_of(connection) == known.name:
-                connection.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError), borrow(fd, self._open[fd].inode) as connection:
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 def bytes_received(connection: socket.socket) -> int | None:
@@ -264,18 +247,16 @@ def bytes_received(connection: socket.socket) -> int | None:
     return int(_RECEIVED.unpack_from(info, _RECEIVED_AT)[0]) if len(info) == _INFO_BYTES else None
 
 
-def borrow(fd: int, family: int = -1) -> socket.socket:
+def borrow(fd: int, inode: int | None = None) -> socket.socket:
     """Make a socket from a copy of ZeroMQ's descriptor, so that it stays open meanwhile."""
     own = os.dup(fd)
     try:
-        return socket.socket(family, socket.SOCK_STREAM if family >= 0 else -1, 0, own)
-    except OSError:  # the descriptor was reused for something else
+        if inode is not None and os.fstat(own).st_ino != inode:
+            raise OSError(errno.EBADF, "The descriptor was reused")
+        return socket.socket(fileno=own)
+    except OSError:  # it is no socket any more, or another one
         os.close(own)
         raise
-
-
-def _name_of(connection: socket.socket) -> object:
-    return connection.getsockname(), connection.getpeername()
 
 
 def _name(owner: int | None) -> str:

@@ -22,7 +22,7 @@ import zmq
 from ding_lite.errors import TransportError
 from ding_lite.parallel.transport.base import Lane, Link
 from ding_lite.parallel.transport.chunks import MAX_FRAME_BYTES
-from ding_lite.parallel.transport.zeromq.connections import borrow, bytes_received
+from ding_lite.parallel.transport.zeromq.connections import Source, borrow, bytes_received
 
 DOWN = zmq.Event.DISCONNECTED
 UP = zmq.Event.HANDSHAKE_SUCCEEDED
@@ -71,7 +71,6 @@ class Dealers:
     link: Link = field(default_factory=lambda: Link(b"d" + os.urandom(12)))
     sockets: dict[Lane, zmq.Socket[bytes]] = field(default_factory=dict)
     is_there: bool = False
-    """Whether both sockets are connected."""
     _up: set[Lane] = field(default_factory=set)
     _was_there: bool = False
     _is_refused: bool = False
@@ -79,6 +78,9 @@ class Dealers:
     """Why the last handshake may have failed, if it is no refusal."""
     _num_hang_ups: int = 0
     _copies: dict[Lane, socket.socket] = field(default_factory=dict)
+
+    def source(self, lane: Lane) -> Source:
+        return Source(self.link, lane, self.link + lane, self.node_id)
 
     def connect(self, lane: Lane, socket: zmq.Socket[bytes]) -> None:
         socket.setsockopt(zmq.ROUTING_ID, self.link + lane)

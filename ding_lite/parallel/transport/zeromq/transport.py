@@ -38,7 +38,6 @@ from ding_lite.parallel.transport.chunks import CHUNK_ABOVE, split
 from ding_lite.parallel.transport.zeromq.connections import Connections
 from ding_lite.parallel.transport.zeromq.curve import CurveAuthenticator
 from ding_lite.parallel.transport.zeromq.dealers import OPTIONS, WATCHED, Dealers
-from ding_lite.parallel.transport.zeromq.events import ConnectionEvents
 from ding_lite.parallel.transport.zeromq.reactor import Reactor
 from ding_lite.parallel.transport.zeromq.reader import (
     Reader,
@@ -91,7 +90,6 @@ class ZeroMQTransport(Reactor, Transport):
         node_id: This node.
         peers: The nodes that may connect to it.
         key_file: The file of the job's key, for tcp; without one the user's own key, on loopback.
-        connections: Bounds the bytes that ZeroMQ holds for this node, for tcp.
         other_ids: Further nodes that may connect, for a second router, which `others` serves.
     """
 
@@ -101,7 +99,6 @@ class ZeroMQTransport(Reactor, Transport):
         *,
         peers: Iterable[int] = (),
         key_file: str | None = None,
-        connections: Connections | None = None,
         other_ids: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__()
@@ -112,11 +109,9 @@ class ZeroMQTransport(Reactor, Transport):
         """The second router's view of this transport, which the first one opens and closes."""
         self._key_file = key_file
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._authenticator: CurveAuthenticator | None = None
         self._router: zmq.Socket[bytes] | None = None
         self._dealers: dict[Link, Dealers] = {}
-        self._connections = Connections() if connections is None else connections
-        self._connections.num_peers = len(self._peers)
+        self._connections = Connections(num_peers=len(self._peers))
         throttle = Throttle(logger)
         self._reader = Reader(
             self._sockets,
@@ -124,14 +119,6 @@ class ZeroMQTransport(Reactor, Transport):
             self._sinks,
             other_ids=other_ids,
             max_under_way=2 * max(1, len(self._peers)),
-            throttle=throttle,
-        )
-        self._events = ConnectionEvents(
-            self._sockets,
-            self._dealers,
-            self._connections,
-            self._sinks,
-            forget=self._reader.assembler.forget,
             throttle=throttle,
         )
         self._throttle = throttle
@@ -170,7 +157,7 @@ class ZeroMQTransport(Reactor, Transport):
         taken = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
         port = Address.parse(taken).port
         make_room_for_descriptors()
-        self._events.unauthenticated = UnauthenticatedConnections(port, len(self._peers))
+        self._reader.unauthenticated = UnauthenticatedConnections(port, len(self._peers))
         return str(replace(wanted, port=port))
 
     def dial(self, node_id: int, address: str) -> None:
@@ -179,7 +166,7 @@ class ZeroMQTransport(Reactor, Transport):
         dealers = Dealers(node_id, address)
         self._dealers[dealers.link] = dealers
         for lane in Lane:
-            socket = self._socket(zmq.DEALER, dealers.link, lane, place)
+            socket = self._socket(zmq.DEALER, dealers, lane, place)
             check_descriptors()
             if place.scheme == "tcp":
                 self._keys().identify(socket, node_id)
@@ -190,14 +177,15 @@ class ZeroMQTransport(Reactor, Transport):
         self._begin()
 
     def _keys(self) -> CurveAuthenticator:
-        if self._authenticator is None:
+        if self._reader.authenticator is None:
             key = user_key() if self._key_file is None else load_key(self._key_file)
-            self._authenticator = CurveAuthenticator(self._context, key, self._node_id, self._peers)
-            self._sockets.add(self._authenticator.socket)
-        return self._authenticator
+            authenticator = CurveAuthenticator(self._context, key, self._node_id, self._peers)
+            self._sockets.add(authenticator.socket)
+            self._reader.authenticator = authenticator
+        return self._reader.authenticator
 
     def _socket(
-        self, kind: int, link: Link | None, lane: Lane, place: Address
+        self, kind: int, dealers: Dealers | None, lane: Lane, place: Address
     ) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
         for option, value in OPTIONS.items():
@@ -209,13 +197,7 @@ class ZeroMQTransport(Reactor, Transport):
         except zmq.ZMQError:  # this process can open no more files
             socket.close(linger=0)  # an open socket would hold up the end of the context
             raise
-        self._events.monitors[monitor] = link, lane
-        if link is None:
-            self._reader.add(socket)
-        else:
-            self._reader.add_dialled(socket, link, lane, self._dealers[link].node_id)
-        self._sockets.add(socket)
-        self._sockets.add(monitor)
+        self._reader.add(socket, monitor, dealers, lane)
         return socket
 
     # -- from any thread -----------------------------------------------------------------
@@ -225,8 +207,8 @@ class ZeroMQTransport(Reactor, Transport):
             self._peers |= {node_id}
             self._reader.assembler.make_room(2)
             self._connections.num_peers += 1
-        if self._authenticator is not None:
-            self._authenticator.admit(node_id)
+        if self._reader.authenticator is not None:
+            self._reader.authenticator.admit(node_id)
 
     def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
         dealers = self._dealers.get(link)
@@ -271,14 +253,14 @@ class ZeroMQTransport(Reactor, Transport):
             for socket in self._reader.sources:
                 socket.disable_monitor()
                 socket.close()
-            for monitor in self._events.monitors:
+            for monitor in self._reader.monitors:
                 monitor.close(linger=0)
-            if self._authenticator is not None:
-                self._authenticator.socket.close()
+            if self._reader.authenticator is not None:
+                self._reader.authenticator.socket.close()
         for dealers in self._dealers.values():
             dealers.close()
-        if self._events.unauthenticated is not None:
-            self._events.unauthenticated.close()
+        if self._reader.unauthenticated is not None:
+            self._reader.unauthenticated.close()
         self._sockets.close()
         self._context.term()
 
@@ -317,10 +299,9 @@ class ZeroMQTransport(Reactor, Transport):
                 self._sockets.remove(socket)
                 socket.disable_monitor()
                 socket.close(linger=0)
-            for monitor in [
-                each for each, (at, _) in self._events.monitors.items() if at == dealers.link
-            ]:
-                del self._events.monitors[monitor]
+            monitors = self._reader.monitors
+            for monitor in [each for each, of in monitors.items() if of and of[0] is dealers]:
+                del monitors[monitor]
                 self._sockets.remove(monitor)
                 monitor.close(linger=0)
 
@@ -335,23 +316,10 @@ class ZeroMQTransport(Reactor, Transport):
         return (routing_id(link) if is_incoming else link) + lane
 
     def _serve(self, found: Sequence[Socket]) -> float:
-        """Run one iteration: deliver messages, and let the sink send."""
         try:
-            is_drained, others = True, []
-            for socket in found:
-                if socket in self._reader.sources:
-                    is_drained = self._reader.read(socket) and is_drained
-                else:
-                    others.append(socket)
-            for socket in others:  # messages before the events of their connections
-                if socket in self._events.monitors:
-                    self._events.read(socket)
-                elif self._authenticator is not None and socket is self._authenticator.socket:
-                    self._events.answer(self._authenticator)
-            if is_drained and self._connections.num_tcp:
-                self._connections.drained()
+            self._reader.read(found)
             self._wants_tick = False
-            wait_s = min(self._tick(), self._events.check())
+            wait_s = min(self._tick(), self._reader.check())
         except BaseException as error:  # noqa: BLE001 - all peers are served here, so it goes on
             raise_or_log(self._throttle, error)
             return 0.0

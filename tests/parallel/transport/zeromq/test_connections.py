@@ -14,8 +14,9 @@ import pytest
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from ding_lite.parallel.transport.base import Lane, Link
 from ding_lite.parallel.transport.zeromq import connections as zeromq_connections
-from ding_lite.parallel.transport.zeromq.connections import Connections
+from ding_lite.parallel.transport.zeromq.connections import Connections, Source
 from ding_lite.parallel.transport.zeromq.dealers import DOWN, OPENED
 from tests.parallel.tcp import wait_until
 
@@ -25,6 +26,10 @@ METADATA = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
 READY = b"\x04" + bytes([len(METADATA)]) + METADATA
 PART = b"\x03" + struct.pack(">Q", MEGABYTE) + bytes(MEGABYTE)
 """A frame with more to come."""
+
+
+def source_of(route: bytes, owner: int | None = None, fd: int = -1) -> Source:
+    return Source(Link(route), Lane.CONTROL, route, owner, fd)
 
 
 class Listener:
@@ -46,7 +51,6 @@ class Listener:
         self.closed: list[int] = []
 
     def watch(self) -> None:
-        """Note what has happened to connections."""
         while self.monitor.poll(0):
             happened = recv_monitor_message(self.monitor)
             if happened["event"] == DOWN:
@@ -65,7 +69,7 @@ class Listener:
         rest = self.socket.recv_multipart()
         nbytes = sum(map(len, rest))
         fd = int(first.get(zmq.SRCFD))
-        self.connections.note_read(first.bytes, len(rest), nbytes, fd=fd, owner=owner)
+        self.connections.note_read(source_of(first.bytes, owner, fd), len(rest), nbytes)
         return bytes(first.bytes)
 
     def check(self) -> list[str]:
@@ -103,7 +107,8 @@ def stack() -> Iterator[ExitStack]:
 
 @pytest.fixture
 def listener(stack: ExitStack) -> Listener:
-    connections = Connections(max_peer_bytes=20 * MEGABYTE, max_total_bytes=30 * MEGABYTE)
+    connections = Connections()
+    connections.max_peer_bytes, connections.max_total_bytes = 20 * MEGABYTE, 30 * MEGABYTE
     return Listener("tcp://127.0.0.1:*", connections, stack)
 
 
@@ -155,27 +160,6 @@ def test_a_long_message_that_ends_is_not_cut(listener, stack, monkeypatch) -> No
     assert listener.closed == []
 
 
-def test_a_sender_faster_than_its_reader_is_cut_and_others_are_not(listener, stack) -> None:
-    rogue, other = listener.peer(stack, b"rogue"), listener.peer(stack, b"other")
-    for peer, owner in ((rogue, 1), (other, 2)):
-        peer.send(b"hello")
-        listener.read(owner)
-    for _ in range(15):
-        rogue.send(bytes(MEGABYTE))
-    other.send(bytes(2 * MEGABYTE))
-    wait_until(has_come(listener, 17 * MEGABYTE))
-    assert listener.check() == []
-    for _ in range(6):
-        rogue.send(bytes(MEGABYTE))
-    wait_until(has_come(listener, 23 * MEGABYTE))
-    (reason,) = listener.check()
-    assert "bytes of node 1 wait to be read; the limit is 20971520" in reason
-    listener.wait_for(lambda: len(listener.closed) == 1)
-    rogue.send(b"let me in again")
-    listener.wait_for(lambda: len(listener.opened) == 3)  # which is allowed
-    assert other.getsockopt(zmq.EVENTS) & zmq.POLLOUT
-
-
 def test_bytes_of_a_cut_peer_count_until_they_are_read(listener, stack) -> None:
     rogue = listener.peer(stack, b"rogue")
     rogue.send(b"hello")
@@ -186,7 +170,7 @@ def test_bytes_of_a_cut_peer_count_until_they_are_read(listener, stack) -> None:
     assert len(listener.check()) == 1
     listener.wait_for(lambda: len(listener.closed) == 1)
     listener.wait_for(lambda: len(listener.opened) == 2)  # it has come back
-    listener.connections.note_read(b"rogue", 1, 5, fd=listener.opened[1], owner=1)
+    listener.connections.note_read(source_of(b"rogue", 1, listener.opened[1]), 1, 5)
     (reason,) = listener.check()
     assert "bytes of node 1 wait to be read" in reason
     listener.wait_for(lambda: len(listener.closed) == 2)
@@ -295,7 +279,7 @@ def test_a_descriptor_that_now_belongs_to_another_connection_is_left_alone() -> 
         first = socket.create_connection(server.getsockname())
         with server.accept()[0]:
             fd = first.fileno()
-            connections.opened(fd, b"route", 3)
+            connections.opened(fd, source_of(b"route", 3))
             first.close()
             with (
                 socket.create_connection(server.getsockname()) as second,
@@ -312,11 +296,11 @@ def test_a_closed_connection_does_no_harm() -> None:
     connections = Connections()
     reader, writer = os.pipe()
     connections.opened(reader)
-    connections.note_read(b"route", 1, 10, fd=reader)
+    connections.note_read(source_of(b"route", fd=reader), 1, 10)
     os.close(reader)
     os.close(writer)
     connections.opened(reader)
-    connections.note_read(b"route", 1, 10, fd=reader)
+    connections.note_read(source_of(b"route", fd=reader), 1, 10)
     connections.cut(b"route")
     connections.closed(reader)
     assert connections.check(1.0)[1] == []
@@ -329,7 +313,7 @@ def test_socket_files_are_not_checked(tmp_path: Path) -> None:
         server.bind(str(tmp_path / "s"))
         server.listen()
         client.connect(str(tmp_path / "s"))
-        connections.opened(client.fileno(), b"route", 1)
+        connections.opened(client.fileno(), source_of(b"route", 1))
         assert connections.check(0.0) == (float("inf"), [])
         with suppress(BlockingIOError):
             client.setblocking(False)

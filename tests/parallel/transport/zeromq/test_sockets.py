@@ -120,48 +120,6 @@ def test_a_failed_send_does_not_hide_received_messages(tmp_path, on_readers_thre
             assert read_one(sockets, router)[1:] == [b"hello"]
 
 
-def test_a_socket_with_unread_messages_is_shown_again(pair: tuple[Sockets, Socket, Socket]) -> None:
-    sockets, socket, other = pair
-    read_all(sockets, socket)
-    for number in range(3):
-        other.send(b"%d" % number)
-    for number in range(3):
-        assert read_one(sockets, socket) == [b"%d" % number]
-    assert wait(sockets, 10.0) == [socket]  # it was not checked whether it is empty
-    assert take(sockets, socket, socket.recv) is None
-    assert wait(sockets, 0.0) == []
-
-
-def test_waking_ends_the_wait_and_is_not_lost_before_it(pair) -> None:
-    sockets, socket, _ = pair
-    read_all(sockets, socket)
-    sockets.wake()
-    assert wait(sockets, 1_000.0) == []
-    waking = threading.Thread(target=sockets.wake)
-    waking.start()
-    assert wait(sockets, 1_000.0) == []
-    waking.join()
-
-
-def test_messages_go_to_the_leader_and_then_to_either_thread(pair) -> None:
-    sockets, socket, other = pair
-    read_all(sockets, socket)
-    sockets.take_over(0.0)
-    other.send(b"first")
-    assert select.select([int(socket.fd)], [], [], 10.0)[0]
-    assert wait(sockets, 0.0) == []
-    sockets.wait_as_leader(10.0)
-    assert sockets.unread == {socket}
-    assert take(sockets, socket, socket.recv) == b"first"
-    read_all(sockets, socket)
-
-    other.send(b"second")
-    assert select.select([int(socket.fd)], [], [], 10.0)[0]
-    sockets.give_back()
-    assert wait(sockets, 10.0) == [socket]
-    assert take(sockets, socket, socket.recv) == b"second"
-
-
 def test_sockets_stay_with_a_thread_that_takes_over_again_soon(pair) -> None:
     sockets, socket, other = pair
     read_all(sockets, socket)
@@ -193,28 +151,3 @@ def test_sockets_of_a_thread_that_waits_long_are_not_looked_after_meanwhile(pair
     assert wait(sockets, 0.0) == []
     sockets.give_back()
     assert wait(sockets, 1_000.0) == [socket]
-
-
-def test_wake_leader_ends_one_wait_of_the_leader_and_no_other(pair) -> None:
-    sockets, socket, _ = pair
-    read_all(sockets, socket)
-    sockets.wake_leader()
-    sockets.take_over(0.0)
-    sockets.wait_as_leader(1_000.0)  # it was not lost before
-    sockets.wake()
-    sockets.wait_as_leader(0.0)  # which is for the other one
-    assert wait(sockets, 1_000.0) == []
-    sockets.wake_leader()
-    sockets.wake_leader()
-    sockets.give_back()
-    assert wait(sockets, 0.0) == []
-    sockets.take_over(0.0)
-    sockets.wait_as_leader(0.0)
-    assert not sockets._is_leader_woken
-
-
-def test_waking_closed_sockets_does_nothing() -> None:
-    sockets = Sockets()
-    sockets.close()
-    sockets.wake()
-    sockets.wake_leader()

@@ -17,17 +17,14 @@ from ding_lite.errors import TransportError
 from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.transport.base import Lane, Transport
 from ding_lite.parallel.transport.chunks import MAX_FRAME_BYTES
-from ding_lite.parallel.transport.zeromq.connections import Connections
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
-from tests.parallel.contract import Bench, End, TransportContract, standing_still
+from tests.parallel.contract import PEERS, Bench, End, TransportContract, standing_still
 from tests.parallel.tcp import bare_socket
 
 CONTROL, BULK = Lane.CONTROL, Lane.BULK
 
 
 class SocketBench(Bench):
-    """Makes nodes that are connected by real sockets."""
-
     def __init__(self, stack: ExitStack, scheme: str, directory: Path) -> None:
         super().__init__(stack)
         self.scheme = scheme
@@ -36,8 +33,8 @@ class SocketBench(Bench):
         self._directory = directory
         self._num_places = 0
 
-    def make(self, node_id: int, peers: tuple[int, ...]) -> Transport:
-        return ZeroMQTransport(node_id, peers=peers, key_file=self.key_file)
+    def make(self, node_id: int) -> Transport:
+        return ZeroMQTransport(node_id, peers=PEERS, key_file=self.key_file)
 
     def anywhere(self) -> str:
         self._num_places += 1
@@ -140,10 +137,9 @@ def test_a_malformed_message_is_rejected(
 def test_a_peer_that_sends_too_fast_is_the_only_one_cut_off(tmp_path: Path) -> None:
     with ExitStack() as stack:
         bench = SocketBench(stack, "tcp", tmp_path)
-        connections = Connections(max_peer_bytes=32 * 2**20)
-        transport = ZeroMQTransport(
-            0, peers=(1, 2), key_file=bench.key_file, connections=connections
-        )
+        transport = ZeroMQTransport(0, peers=(1, 2), key_file=bench.key_file)
+        connections = transport._connections
+        connections.max_peer_bytes = 32 * 2**20
         stack.callback(transport.close)
         hub = End(transport)
         address = transport.listen(ANY_PORT)

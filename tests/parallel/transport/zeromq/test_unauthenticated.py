@@ -236,7 +236,7 @@ def test_an_idle_lane_counts_as_authenticated(tmp_path: Path) -> None:
     ):
         leaf.wait_ready(10.0)
         transport = router._transport
-        wait_until(lambda: len(transport._events.unauthenticated) == 0)  # type: ignore[attr-defined]
+        wait_until(lambda: len(transport._reader.unauthenticated) == 0)  # type: ignore[attr-defined]
         wait_until(lambda: len(transport._connections._open) == 2)  # type: ignore[attr-defined]
 
 
