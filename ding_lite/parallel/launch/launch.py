@@ -33,7 +33,6 @@ from ding_lite.parallel.launch.main_function import (
     check_importable,
     refuse_asynchronous,
 )
-from ding_lite.parallel.launch.membership import router_of
 from ding_lite.parallel.launch.place import (
     asks_for_number,
     attached_node,
@@ -309,7 +308,7 @@ def _run_on_processes(
             directory = PrivateDirectory()
             stack.callback(directory.remove)
         specs = plan.specs(directory)
-        job = Job(specs, main, args, kwargs, make_router=router_of, max_retries=max_retries)
+        job = Job(specs, main, args, kwargs, max_retries=max_retries)
         with named_in_logs("launcher"):
             return run_job(job, LocalEngine(job, directory, preload=slow_to_import()))
 

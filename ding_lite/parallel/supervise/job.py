@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from ding_lite.clock import Deadline
@@ -12,10 +12,8 @@ from ding_lite.parallel.supervise.failures import Failure
 from ding_lite.parallel.supervise.node_process import (
     RUNNING,
     STARTING,
-    MakeRouter,
     Returned,
     Stage,
-    Work,
 )
 
 
@@ -27,12 +25,7 @@ class Job:
     main: Callable[..., Any]
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    _: KW_ONLY
-    make_router: MakeRouter
     max_retries: int = 0
-
-    def work(self, spec: NodeSpec) -> Work:
-        return Work(spec, self.make_router, self.main, self.args, self.kwargs)
 
 
 class NodeRecord:

@@ -80,11 +80,6 @@ class LocalEngine:
         self._wake_lock = threading.Lock()
         self._is_closed = False
 
-    @property
-    def pid(self) -> int | None:
-        """The process id of the fork server; None before `open`."""
-        return None if self._process is None else self._process.pid
-
     def open(self) -> None:
         """Start the fork server; commands are queued until it is ready."""
         with only_programs_in_files():
@@ -214,13 +209,12 @@ class LocalEngine:
     def _send_work(self, child: _Child, connection: Connection[Any, Any]) -> None:
         job = self._job
         try:
-            work = job.work(child.node.spec)
-            connection.send(replace(work, args=(), kwargs={}))
-            connection.send((work.args, work.kwargs))  # apart, as only these may be unreadable
+            connection.send((child.node.spec, job.main))
+            connection.send((job.args, job.kwargs))  # apart, as only these may be unreadable
         except OSError:
             pass  # the node has died; its earlier messages are still to be read
         except Exception as error:
-            parts = {"`main`": job.main, "the router's factory": job.make_router}
+            parts: dict[str, object] = {"`main`": job.main}
             parts |= {f"argument {n} of `main`": arg for n, arg in enumerate(job.args, 1)}
             parts |= {f"argument `{n}` of `main`": arg for n, arg in job.kwargs.items()}
             raise ConfigError(explain_unpicklable(parts, error)) from error

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from queue import Empty, SimpleQueue
 from types import ModuleType
 from typing import Any
@@ -25,7 +26,6 @@ from typing import Any
 from ding_lite.clock import Deadline
 from ding_lite.errors import DeadlineExceeded, DingLiteError
 from ding_lite.log import named_in_logs
-from ding_lite.parallel.launch.membership import router_of
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.security import SECRET_BYTES, load_key
 from ding_lite.parallel.network.topology import HUB
@@ -79,7 +79,7 @@ def run_on_ray(
     num_cpus = sum(float(asked["num_cpus"]) for asked in wanted)
     with connected_to(ray, num_cpus) as head, named_in_logs("launcher"), without_rays_handler():
         specs = plan.specs_at([""] * plan.num_nodes, job=f"ray {secrets.token_hex(4)}")
-        job = Job(specs, main, args, kwargs, make_router=router_of, max_retries=max_retries)
+        job = Job(specs, main, args, kwargs, max_retries=max_retries)
         return run_job(job, RayEngine(ray, head, plan, job, wanted))
 
 
@@ -251,7 +251,8 @@ class RayEngine:
     def _run(self, actor: _Actor) -> None:
         actor.is_running = True
         self._report(actor, Entered(RUNNING))
-        self._ask(actor, actor.handle.run.remote(self._job.work(actor.node.spec), self._secret))
+        main = partial(self._job.main, *self._job.args, **self._job.kwargs)
+        self._ask(actor, actor.handle.run.remote(actor.node.spec, main, self._secret))
 
 
 def _failed(error: Any, stage: Stage) -> Failed:

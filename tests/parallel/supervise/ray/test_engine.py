@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from ding_lite.errors import DeadlineExceeded
-from ding_lite.parallel.launch.membership import router_of
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.supervise.job import Job, NodeRecord
 from ding_lite.parallel.supervise.node_process import (
@@ -88,7 +87,7 @@ def started() -> tuple[FakeRay, RayEngine, list[NodeRecord]]:
     plan = JobPlan(num_nodes=3, topology="star", protocol="tcp", startup_timeout=5.0)
     ray: Any = FakeRay()
     specs = plan.specs_at([""] * 3, job="a job")
-    job = Job(specs=specs, main=os.getpid, make_router=router_of)
+    job = Job(specs=specs, main=os.getpid)
     engine = RayEngine(ray, "127.0.0.1:6379", plan, job, [{"num_cpus": 1}] * 3)
     nodes = [NodeRecord(spec) for spec in specs]
     for node in nodes:
