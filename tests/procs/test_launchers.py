@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite.parallel.launch.environment.torchrun import detect
+from ding_lite.parallel.launch.environment import detect
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from tests.cli.calls import ROOT
 from tests.docpages import blocks

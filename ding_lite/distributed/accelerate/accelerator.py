@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ding_lite.errors import ConfigError, MissingExtraError, PeerLost, pip_line
-from ding_lite.parallel.launch.environment.base import number
+from ding_lite.parallel.launch.environment import number
 from ding_lite.parallel.network.address import LOOPBACK
 from ding_lite.parallel.network.interfaces import interface_beyond
 from ding_lite.settings.environment import process_environ, suggest_environ

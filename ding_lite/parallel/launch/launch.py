@@ -25,8 +25,7 @@ from ding_lite.io.importing import refuse_while_importing
 from ding_lite.io.memory import check_fits
 from ding_lite.log import named_in_logs
 from ding_lite.parallel.launch.connect import connected
-from ding_lite.parallel.launch.environment.base import Placement
-from ding_lite.parallel.launch.environment.detect import placement_of
+from ding_lite.parallel.launch.environment import Placement, placement_of
 from ding_lite.parallel.launch.join import first_elastic_node, joining_node
 from ding_lite.parallel.launch.main_function import (
     check_arguments,

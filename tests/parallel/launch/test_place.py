@@ -10,7 +10,7 @@ import pytest
 
 from ding_lite.errors import ConfigError
 from ding_lite.parallel import Parallel
-from ding_lite.parallel.launch.environment.base import Placement
+from ding_lite.parallel.launch.environment import Placement
 from ding_lite.parallel.launch.place import attached_node, node_of_environment, node_of_launcher
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.security import make_key
@@ -123,6 +123,14 @@ def test_arguments_override_the_environment_except_number_of_nodes_and_ports(
         Parallel.runner(1, protocol="ipc")
     with pytest.raises(ConfigError, match="has 1 entries for 3 nodes"):
         Parallel.runner(1, roles=["learner"])
+
+
+def test_nodes_of_an_elastic_job_listen_for_those_that_join() -> None:
+    one = spec_of(1, dials=(A,), elastic=True)
+    assert (one.listen, one.growth) == ("tcp://127.0.0.1:0", Growth("mesh", 2))
+    alone = spec_of(0, 1, topology="star", elastic=True, environ={"ports": (50515,)})
+    assert (alone.listen, alone.growth) == (A, Growth("star", 1))
+    assert spec_of(1, dials=(A,), topology="star", elastic=True).listen is None
 
 
 # -- placed by a launcher -------------------------------------------------------------------
