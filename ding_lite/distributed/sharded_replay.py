@@ -25,9 +25,18 @@ from typing import Any
 import numpy as np
 
 from ding_lite.clock import Deadline
-from ding_lite.distributed.blocks import Block, Outbox, ShardedTransitions
 from ding_lite.distributed.server import new_incarnation
-from ding_lite.distributed.shards import ANSWER_S, Asked, ShardAnswer, Shards, Update, count_of
+from ding_lite.distributed.shards import (
+    ANSWER_S,
+    Asked,
+    Block,
+    Outbox,
+    ShardAnswer,
+    ShardedTransitions,
+    Shards,
+    Update,
+    count_of,
+)
 from ding_lite.distributed.topics import COLLECTED, ENV_STEP
 from ding_lite.errors import ConfigError, DeadlineExceeded, kind_of
 from ding_lite.parallel.router.group import Group, check_group
