@@ -239,6 +239,16 @@ def test_nodes_that_join_a_mesh_concurrently_are_all_connected(job: Any) -> None
     for node, router in here.routers.items():
         others = [other for other in here.routers if other != node]
         assert [router.call(other, "who") for other in others] == others
+    recorders = [Recorder(here.routers[node]) for node in range(5)]
+    here.routers[5].emit("hello", 5)
+    for recorder in recorders:
+        recorder.wait(partial(has_heard, recorder))
+    both = [World(here.routers[node]).group([0, 5]) for node in (0, 5)]
+    assert together(*(partial(own.all_gather, own.rank) for own in both)) == [[0, 1]] * 2
+
+
+def has_heard(recorder: Recorder) -> bool:
+    return (5, "hello", (5,)) in recorder.events
 
 
 def test_the_first_nodes_of_a_mesh_keep_their_places(job: Any) -> None:
