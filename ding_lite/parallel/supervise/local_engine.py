@@ -23,9 +23,8 @@ from ding_lite.io.files import max_files, named_limit
 from ding_lite.io.importing import only_programs_in_files
 from ding_lite.parallel.memory.segments import remove_left_over
 from ding_lite.parallel.network.address import PrivateDirectory
-from ding_lite.parallel.supervise.engine import EngineLost, Report
-from ding_lite.parallel.supervise.fork_server import MAX_PACKET, ForkServerSpec
-from ding_lite.parallel.supervise.job import Job, NodeRecord
+from ding_lite.parallel.supervise.fork_server import MAX_PACKET, fork_server_command
+from ding_lite.parallel.supervise.job import EngineLost, Job, NodeRecord, Report
 from ding_lite.parallel.supervise.node_process import (
     IMPORTING,
     RUNNING,
@@ -85,19 +84,16 @@ class LocalEngine:
         with only_programs_in_files():
             self._preparation = spawn.get_preparation_data("node")
         self._preparation["authkey"] = bytes(self._preparation["authkey"])
-        spec = ForkServerSpec(
-            control_fd=self._far_end.fileno(),
-            life_fd=self._life_r,
-            directory=str(self._directory.path),
-            preload=self._preload,
-        )
+        fds = self._far_end.fileno(), self._life_r
         # Signals are blocked from the start: the fork server begins in the group that gets Ctrl-C.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             self._process = subprocess.Popen(
-                spec.command(self._preparation["sys_path"]),
+                fork_server_command(
+                    self._preparation["sys_path"], *fds, str(self._directory.path), self._preload
+                ),
                 stdin=subprocess.DEVNULL,
-                pass_fds=(spec.control_fd, spec.life_fd, self._directory.lock_fd),
+                pass_fds=(*fds, self._directory.lock_fd),
                 start_new_session=True,
             )
         finally:

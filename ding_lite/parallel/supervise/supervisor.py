@@ -20,9 +20,16 @@ from typing import Any
 
 from ding_lite.clock import Deadline
 from ding_lite.errors import NodeFailed
-from ding_lite.parallel.supervise.engine import END_GRACE_S, Engine, EngineLost, Report
 from ding_lite.parallel.supervise.failures import Failure, crashed, raised, root_failure_error
-from ding_lite.parallel.supervise.job import Job, NodeRecord, Nodes
+from ding_lite.parallel.supervise.job import (
+    END_GRACE_S,
+    Engine,
+    EngineLost,
+    Job,
+    NodeRecord,
+    Nodes,
+    Report,
+)
 from ding_lite.parallel.supervise.node_process import (
     RUNNING,
     STARTING,

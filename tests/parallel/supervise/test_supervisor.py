@@ -12,8 +12,7 @@ import pytest
 from ding_lite.errors import DeadlineExceeded, NodeFailed
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.supervise import supervisor as supervise
-from ding_lite.parallel.supervise.engine import EngineLost, Report
-from ding_lite.parallel.supervise.job import Job, NodeRecord
+from ding_lite.parallel.supervise.job import EngineLost, Job, NodeRecord, Report
 from ding_lite.parallel.supervise.node_process import (
     IMPORTING,
     RUNNING,

@@ -29,8 +29,7 @@ from ding_lite.log import named_in_logs
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.security import SECRET_BYTES, load_key
 from ding_lite.parallel.network.topology import HUB
-from ding_lite.parallel.supervise.engine import END_GRACE_S, Report
-from ding_lite.parallel.supervise.job import Job, NodeRecord
+from ding_lite.parallel.supervise.job import END_GRACE_S, Job, NodeRecord, Report
 from ding_lite.parallel.supervise.node_process import (
     RUNNING,
     STARTING,
