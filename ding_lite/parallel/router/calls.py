@@ -150,8 +150,7 @@ class Calls:
         """Drop a call that its caller has given up."""
         self._take_pending(lambda pending: pending.answer is answer)
 
-    @property
-    def num_pending(self) -> int:
+    def count_pending(self) -> int:
         return len(self._pending)
 
     def fail(self, reason: str, is_meant: Callable[[_PendingCall], bool]) -> None:
