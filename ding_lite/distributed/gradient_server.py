@@ -318,18 +318,18 @@ class GradientServer:
 
 @dataclass(eq=False)
 class _PendingGradient:
-    """A gradient that waits until the owner answers."""
-
     grad_P: NumpyArray
     incarnation: int
     """The incarnation of the server from which the agent pulled its weights."""
     version: int
     answer: Future[Any]
+    is_alone: bool = False
+    """Whether a mean with it was refused, so that it is forwarded alone."""
 
     @property
     def kind(self) -> tuple[int, ...]:
         """The same for gradients that may be averaged."""
-        return self.incarnation, *self.grad_P.shape
+        return self.incarnation, *self.grad_P.shape, id(self) if self.is_alone else 0
 
 
 class Reducer:
@@ -343,12 +343,10 @@ class Reducer:
         self._lock = threading.Lock()
         """Guards all below: handlers run on the router's threads."""
         self._waiting: list[_PendingGradient] = []
-        self._alone: list[_PendingGradient] = []
         self._is_under_way = False
         server.register("push", self._push)
 
     def _push(self, incarnation: int, version: int, grad_P: NumpyArray) -> Future[Any]:
-        """Queue a gradient; the future gets the receipt when the owner has answered."""
         is_array = isinstance(grad_P, np.ndarray) and grad_P.dtype.kind == "f"
         if not (is_array and type(incarnation) is type(version) is int):
             raise ConfigError("A push consists of two whole numbers and an array of floats.")
@@ -365,14 +363,11 @@ class Reducer:
 
     def _hand_on(self) -> None:
         with self._lock:
-            if self._is_under_way or not (self._alone or self._waiting):
+            if self._is_under_way or not self._waiting:
                 return
-            if self._alone:
-                batch = [self._alone.pop(0)]
-            else:
-                kind = self._waiting[0].kind
-                batch = [each for each in self._waiting if each.kind == kind]
-                self._waiting = [each for each in self._waiting if each.kind != kind]
+            kind = self._waiting[0].kind
+            batch = [each for each in self._waiting if each.kind == kind]
+            self._waiting = [each for each in self._waiting if each.kind != kind]
             self._is_under_way = True
         mean_P = np.mean([each.grad_P for each in batch], axis=0, dtype=np.float32)
         versions = [each.version for each in batch]
@@ -389,7 +384,9 @@ class Reducer:
         with self._lock:
             self._is_under_way = False
             if not receipts and error is None:
-                self._alone += batch
+                for each in batch:
+                    each.is_alone = True
+                self._waiting = batch + self._waiting
         if receipts:
             for each, receipt in zip(batch, receipts, strict=True):
                 each.answer.set_result(receipt)
