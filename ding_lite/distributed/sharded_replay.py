@@ -315,7 +315,6 @@ class ShardedReplay:
         return batch_size * max(1, min(self._prefetch, BLOCK_BYTES // batch_bytes))
 
     def _ask_for(self, count: int) -> list[Asked]:
-        """Request draws; new priorities of the outbox are sent along."""
         asked = self._shards.divide(count, self._rng, self._outbox.take())
         for question in asked:
             if question.num_updates:

@@ -158,7 +158,6 @@ class Shards:
         updates: Mapping[int, Sequence[Update]],
         expected_K: npt.NDArray[np.float64] | None = None,
     ) -> list[Asked]:
-        """Request draws from each shard that can be reached, and this node's own."""
         asked = []
         for rank, shard in enumerate(self.all):
             count, news = int(count_K[rank]), [*updates.get(rank, ())]

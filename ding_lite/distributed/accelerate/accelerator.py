@@ -59,7 +59,6 @@ def _make_accelerator(module: Any, environ: Mapping[str, str], timeout: float) -
 
 
 def _check_place(environ: Mapping[str, str]) -> None:
-    """Raise if this process has no place among the processes that were started."""
     size, rank = number(environ, "WORLD_SIZE") or 1, number(environ, "RANK")
     if rank is None and size == 1:
         return
@@ -75,7 +74,6 @@ def _check_place(environ: Mapping[str, str]) -> None:
 
 
 def _check_is_as_started(size: int, environ: Mapping[str, str]) -> None:
-    """Raise if several processes were started and this one is alone."""
     if size > 1:
         return
     num_started = number(environ, "WORLD_SIZE") or 1

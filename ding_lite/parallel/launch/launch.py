@@ -338,7 +338,6 @@ def slow_to_import() -> tuple[str, ...]:
 
 
 def _text(expected: str, **named: object) -> list[str]:
-    """Return a fault for each value that is neither a text nor a path."""
     return [
         f"`{name}` is {value!r}; {expected} was expected"
         for name, value in named.items()

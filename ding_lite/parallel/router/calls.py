@@ -147,7 +147,6 @@ class Calls:
         self._traced.answer_came(peer, reply, began_ns)
 
     def give_up(self, answer: Future[Any]) -> None:
-        """Drop a call that its caller has given up."""
         self._take_pending(lambda pending: pending.answer is answer)
 
     def count_pending(self) -> int:
