@@ -204,7 +204,6 @@ def made_by_exec() -> Any:
     [
         (lambda: None, "is a lambda"),
         (within_a_function(), "is defined within a function"),
-        ("main", "a function was expected"),
         (made_by_exec(), "was made by `exec` and belongs to no module"),
     ],
 )

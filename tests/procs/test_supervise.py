@@ -23,8 +23,8 @@ from tests.procs.programs import wait_until_gone
 def run_nodes(
     main: Callable[..., Any], *args: Any, num_nodes: int = 2, max_retries: int = 0, **given: Any
 ) -> list[Any]:
-    recover = {"auto_recover": max_retries > 0, "max_retries": max_retries}
-    return Parallel.runner(num_nodes, **recover, **given)(main, *args)
+    given |= {"auto_recover": max_retries > 0, "max_retries": max_retries}
+    return Parallel.runner(num_nodes, **given)(main, *args)
 
 
 # -- results -------------------------------------------------------------------------------

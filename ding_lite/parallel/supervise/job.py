@@ -1,4 +1,4 @@
-"""A job for the supervisor: its arguments, the state of each node, and the engine that runs it.
+"""A job as its supervisor sees it: the state of each node, and the engine that runs the nodes.
 
 An engine makes no decisions: `supervisor` decides which node is restarted, when a node is late, and
 how the job ends. The engines are `local`, with a fork server on this machine, and `ray`.
@@ -6,9 +6,8 @@ how the job ends. The engines are `local`, with a fork server on this machine, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
 
 from ding_lite.clock import Deadline
 from ding_lite.parallel.network.topology import NodeSpec
@@ -26,17 +25,6 @@ from ding_lite.parallel.supervise.node_process import (
 
 END_GRACE_S = 1.5
 """Seconds that nodes have to end in order when another node has failed."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """The arguments of a supervised job."""
-
-    specs: tuple[NodeSpec, ...]
-    main: Callable[..., Any]
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    max_retries: int = 0
 
 
 class NodeRecord:

@@ -24,11 +24,12 @@ from ding_lite.io.importing import only_programs_in_files
 from ding_lite.parallel.memory.segments import remove_left_over
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.supervise.fork_server import MAX_PACKET, fork_server_command
-from ding_lite.parallel.supervise.job import EngineLost, Job, NodeRecord, Report
+from ding_lite.parallel.supervise.job import EngineLost, NodeRecord, Report
 from ding_lite.parallel.supervise.node_process import (
     IMPORTING,
     RUNNING,
     SIGNALS,
+    Call,
     Command,
     Entered,
     Exited,
@@ -64,9 +65,9 @@ class LocalEngine:
     forwards_signals = True
 
     def __init__(
-        self, job: Job, directory: PrivateDirectory, *, preload: tuple[str, ...] = ()
+        self, call: Call, directory: PrivateDirectory, *, preload: tuple[str, ...] = ()
     ) -> None:
-        self._job = job
+        self._call = call
         self._directory = directory
         self._preload = preload
         self._children: dict[int, _Child] = {}
@@ -203,16 +204,16 @@ class LocalEngine:
             child.connection = None  # it has ended; the fork server will report how
 
     def _send_work(self, child: _Child, connection: Connection[Any, Any]) -> None:
-        job = self._job
+        call = self._call
         try:
-            connection.send((child.node.spec, job.main))
-            connection.send((job.args, job.kwargs))  # apart, as only these may be unreadable
+            connection.send((child.node.spec, call.func))
+            connection.send((call.args, call.keywords))  # apart, as only these may be unreadable
         except OSError:
             pass  # the node has died; its earlier messages are still to be read
         except Exception as error:
-            parts: dict[str, object] = {"`main`": job.main}
-            parts |= {f"argument {n} of `main`": arg for n, arg in enumerate(job.args, 1)}
-            parts |= {f"argument `{n}` of `main`": arg for n, arg in job.kwargs.items()}
+            parts: dict[str, object] = {"`main`": call.func}
+            parts |= {f"argument {n} of `main`": arg for n, arg in enumerate(call.args, 1)}
+            parts |= {f"argument `{n}` of `main`": arg for n, arg in call.keywords.items()}
             raise ConfigError(explain_unpicklable(parts, error)) from error
 
     def _read_control(self, *, may_be_lost: bool) -> Iterator[tuple[int, Report]]:

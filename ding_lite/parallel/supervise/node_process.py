@@ -53,7 +53,7 @@ IMPORTING: Stage = "importing `main`"
 CONNECTING: Stage = "connecting"
 RUNNING: Stage = "running `main`"
 
-Main: TypeAlias = Callable[[], Any]
+Call: TypeAlias = partial[Any]
 """`main` with its arguments."""
 
 
@@ -174,7 +174,7 @@ class NodeProcess(ForkProcess):
         try:
             with self._reporting():
                 _take_signals()
-                spec, main = self._load()
+                spec, call = self._load()
                 # Not at the top: the fork server needs no transport.
                 from ding_lite.parallel.launch.membership import router_of
 
@@ -185,7 +185,7 @@ class NodeProcess(ForkProcess):
                     _start("ding_lite-launcher", self._read_commands, router)
                     self._enter(RUNNING)
                     with node_of(router):
-                        result = call_main(main)
+                        result = call_main(call)
                 self._send_result(result)
         except BaseException:  # noqa: BLE001 - has been reported; the launcher raises it
             return False
@@ -208,7 +208,7 @@ class NodeProcess(ForkProcess):
         self._stage = stage
         self._connection.send(Entered(stage))
 
-    def _load(self) -> tuple[NodeSpec, Main]:
+    def _load(self) -> tuple[NodeSpec, Call]:
         preparation = self._connection.recv()
         self._enter(IMPORTING)
         # Before the import, which may take long: the launcher waits until all is received.
@@ -302,11 +302,11 @@ def node_of(router: NodeRouter) -> Iterator[None]:
             sys.setswitchinterval(before)
 
 
-def call_main(main: Main) -> Any:
+def call_main(call: Call) -> Any:
     """Call `main`; `sys.exit()` within it is a return, and KeyboardInterrupt by hand an error."""
     limit_torch_threads()
     try:
-        return main()
+        return call()
     except SystemExit as error:
         if error.code in (None, 0):
             return None

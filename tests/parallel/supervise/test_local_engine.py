@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.network.topology import NodeSpec
-from ding_lite.parallel.supervise.job import Job, NodeRecord
+from ding_lite.parallel.supervise.job import NodeRecord
 from ding_lite.parallel.supervise.local_engine import LocalEngine, _Child
 from ding_lite.parallel.supervise.node_process import (
     RUNNING,
@@ -24,7 +25,7 @@ from ding_lite.parallel.supervise.node_process import (
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[LocalEngine]:
-    engine = LocalEngine(Job((), os.getpid), PrivateDirectory(tmp_path))
+    engine = LocalEngine(partial(os.getpid), PrivateDirectory(tmp_path))
     yield engine
     engine.close()
     assert list(tmp_path.iterdir()) == []

@@ -20,8 +20,8 @@ from ding_lite.parallel.network.security import save_key
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.supervise.node_process import (
+    Call,
     Command,
-    Main,
     call_main,
     execute,
     leaving,
@@ -46,7 +46,7 @@ class RayNode:
         [free] = free_ports(own, 1)
         return str(Address("tcp", own, free))
 
-    def run(self, spec: NodeSpec, main: Main, secret: bytes) -> object:
+    def run(self, spec: NodeSpec, call: Call, secret: bytes) -> object:
         """Connect, run `main` and return its result; on an error leave without a good-bye."""
         key_file = self._directory.path / "job.key"
         save_key(key_file, secret)
@@ -54,11 +54,11 @@ class RayNode:
         spec = replace(spec, key_file=str(key_file), directory=directory)
         with named_in_logs(describe_node(spec.node_id, spec.labels)):
             try:
-                return self._run(spec, main)
+                return self._run(spec, call)
             finally:
                 self.leave()
 
-    def _run(self, spec: NodeSpec, main: Main) -> Any:
+    def _run(self, spec: NodeSpec, call: Call) -> Any:
         with leaving(router_of(spec)) as router:
             with self._lock:
                 self._router = router
@@ -66,7 +66,7 @@ class RayNode:
                     execute(router, command)
             router.wait_ready()
             with node_of(router):
-                return call_main(main)
+                return call_main(call)
 
     def send(self, command: Command) -> None:
         """Carry out a command of the launcher, as soon as there is a router."""
