@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,9 +13,9 @@ from typing import Any
 import pytest
 
 from ding_lite.clock import Deadline
-from ding_lite.errors import ConfigError, LabelError, RemoteError
+from ding_lite.errors import ConfigError, DeadlineExceeded, LabelError, RemoteError
 from ding_lite.parallel.launch import membership
-from ding_lite.parallel.launch.join import join
+from ding_lite.parallel.launch.join import join, joining_node
 from ding_lite.parallel.launch.membership import ROSTER, ElasticRouter, read_roster
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
@@ -173,6 +174,14 @@ def test_a_tree_and_listed_edges_cannot_be_elastic() -> None:
     for topology in ("tree", "alone", [(0, 1)]):
         with pytest.raises(ConfigError, match="further nodes join a star or a mesh"):
             JobPlan(num_nodes=2, topology=topology, protocol="tcp", elastic=True)
+
+
+def test_a_job_to_join_that_is_not_there_is_named_with_the_given_time() -> None:
+    with socket.create_server((LOOPBACK, 0)) as silent:
+        address = f"tcp://{LOOPBACK}:{silent.getsockname()[1]}"
+        plan = JobPlan(num_nodes=1, protocol="tcp", startup_timeout=0.2)
+        with pytest.raises(DeadlineExceeded, match=r"has waited 0\.2 s .* Something listens on"):
+            joining_node(plan, [address], None)
 
 
 # -- state of a joining node ---------------------------------------------------------------
