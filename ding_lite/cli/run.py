@@ -22,7 +22,7 @@ from ding_lite.io.importing import import_file, import_module, is_file, look_her
 from ding_lite.log import configure
 from ding_lite.options.words import show
 from ding_lite.parallel import Parallel
-from ding_lite.parallel.launch.environment.detect import placement_of
+from ding_lite.parallel.launch.environment import placement_of
 from ding_lite.parallel.supervise.tracebacks import within_program
 from ding_lite.settings.environment import Settings, process_environ
 

@@ -11,7 +11,6 @@ from ding_lite.parallel.router.group import Group as Group, World as World
 if TYPE_CHECKING:
     from ding_lite.distributed.accelerate.prepared_replay import PreparedReplay as PreparedReplay
     from ding_lite.distributed.accelerate.processes import Processes as Processes
-    from ding_lite.distributed.blocks import ShardedTransitions as ShardedTransitions
     from ding_lite.distributed.gradient_server import (
         GradientServer as GradientServer,
         Receipt as Receipt,
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from ding_lite.distributed.model_server import Model as Model, ModelServer as ModelServer
     from ding_lite.distributed.population_server import PopulationServer as PopulationServer
     from ding_lite.distributed.sharded_replay import ShardedReplay as ShardedReplay
+    from ding_lite.distributed.shards import ShardedTransitions as ShardedTransitions
 
 _HOMES = {
     "GradientServer": "gradient_server",
@@ -29,7 +29,7 @@ _HOMES = {
     "Processes": "accelerate.processes",
     "Receipt": "gradient_server",
     "ShardedReplay": "sharded_replay",
-    "ShardedTransitions": "blocks",
+    "ShardedTransitions": "shards",
 }
 __all__ = ["Group", "World", *_HOMES]
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,9 +28,15 @@ import torch
 from torch import Tensor
 
 from ding_lite.clock import Deadline
-from ding_lite.distributed.gradient_reducer import Reducer
 from ding_lite.distributed.server import Server, check_methods
-from ding_lite.errors import ConfigError, DeadlineExceeded, kind_of
+from ding_lite.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    NonFiniteError,
+    PeerLost,
+    RemoteError,
+    kind_of,
+)
 from ding_lite.parallel.router.group import Group
 from ding_lite.records import register
 from ding_lite.rl.batch import NumpyArray, to_numpy
@@ -307,3 +314,83 @@ class GradientServer:
                 f"{self._server.owner} does. Let this run there only."
             )
         return self._own
+
+
+@dataclass(eq=False)
+class _PendingGradient:
+    grad_P: NumpyArray
+    incarnation: int
+    """The incarnation of the server from which the agent pulled its weights."""
+    version: int
+    answer: Future[Any]
+    is_alone: bool = False
+    """Whether a mean with it was refused, so that it is forwarded alone."""
+
+    @property
+    def kind(self) -> tuple[int, ...]:
+        """The same for gradients that may be averaged."""
+        return self.incarnation, *self.grad_P.shape, id(self) if self.is_alone else 0
+
+
+class Reducer:
+    """Forwards the mean of the gradients that arrive while the previous mean is under way.
+
+    Gradients of which one is too stale are forwarded alone. Each agent gets the owner's receipt.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._lock = threading.Lock()
+        """Guards all below: handlers run on the router's threads."""
+        self._waiting: list[_PendingGradient] = []
+        self._is_under_way = False
+        server.register("push", self._push)
+
+    def _push(self, incarnation: int, version: int, grad_P: NumpyArray) -> Future[Any]:
+        is_array = isinstance(grad_P, np.ndarray) and grad_P.dtype.kind == "f"
+        if not (is_array and type(incarnation) is type(version) is int):
+            raise ConfigError("A push consists of two whole numbers and an array of floats.")
+        if not np.isfinite(grad_P).all():
+            raise NonFiniteError(
+                "A gradient that was pushed holds NaN or infinity; it would spoil the mean with "
+                "those of others. A lower `lr` or `max_grad_norm` helps when values have blown up."
+            )
+        pending = _PendingGradient(np.array(grad_P), incarnation, version, Future())
+        with self._lock:
+            self._waiting.append(pending)
+        self._hand_on()
+        return pending.answer
+
+    def _hand_on(self) -> None:
+        with self._lock:
+            if self._is_under_way or not self._waiting:
+                return
+            kind = self._waiting[0].kind
+            batch = [each for each in self._waiting if each.kind == kind]
+            self._waiting = [each for each in self._waiting if each.kind != kind]
+            self._is_under_way = True
+        mean_P = np.mean([each.grad_P for each in batch], axis=0, dtype=np.float32)
+        versions = [each.version for each in batch]
+        self._server.ask(
+            self._server.owner, "apply", batch[0].incarnation, versions, mean_P
+        ).add_done_callback(lambda done: self._pass_back(batch, done))
+
+    def _pass_back(self, batch: list[_PendingGradient], done: Future[Any]) -> None:
+        error = done.exception()
+        receipts: list[Any] = [] if error is not None else done.result()
+        is_new = isinstance(error, RemoteError) and error.is_not_registered
+        if isinstance(error, PeerLost) or is_new:
+            receipts = [None] * len(batch)  # as if it had been this node that was lost
+        with self._lock:
+            self._is_under_way = False
+            if not receipts and error is None:
+                for each in batch:
+                    each.is_alone = True
+                self._waiting = batch + self._waiting
+        if receipts:
+            for each, receipt in zip(batch, receipts, strict=True):
+                each.answer.set_result(receipt)
+        elif error is not None:
+            for each in batch:
+                each.answer.set_exception(error)
+        self._hand_on()

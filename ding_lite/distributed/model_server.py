@@ -6,13 +6,14 @@ version wins. So fetching takes no message, whether there is a new version or no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from ding_lite.clock import Deadline
-from ding_lite.distributed.half_precision import HalfPrecision
 from ding_lite.distributed.server import new_incarnation
 from ding_lite.errors import ConfigError, DeadlineExceeded, kind_of
 from ding_lite.parallel.router.group import World
@@ -62,7 +63,7 @@ class ModelServer:
         self._router = world.group(world.node_id).router
         self._announced, self._published = topics_of(name)
         self._topics = self._router.subscribe(self._announced, self._published)
-        self._half_precision = HalfPrecision()
+        self._half_precision = _HalfPrecision()
         self._version: int | None = None
         self._incarnation = new_incarnation()
         self.fetched: Number | None = None
@@ -183,6 +184,39 @@ class ModelServer:
     ) -> bool:
         """Wait until `ready()` or `until()`, checked as weights arrive; False if too late."""
         return self._topics.wait(lambda _: ready(), Deadline.after(timeout), until)
+
+
+class _HalfPrecision:
+    """Converts 32-bit tensors to half precision, always into the same memory.
+
+    Fresh memory would cost more than the conversion: the kernel clears each page of it. The
+    returned tensors are valid until the next call.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Tensor] = {}
+
+    def __call__(
+        self, weights: Mapping[str, Tensor], *, but: tuple[str, ...] = ()
+    ) -> dict[str, Tensor]:
+        """Return the tensors on the CPU, in half precision unless a name begins as in `but`.
+
+        A tensor with a number above 65,504, which would become infinite, is returned as it is.
+        """
+        return {
+            name: tensor.cpu()
+            if tensor.dtype is not torch.float32 or name.startswith(but)
+            else self._shortened(name, tensor)
+            for name, tensor in weights.items()
+        }
+
+    def _shortened(self, name: str, tensor: Tensor) -> Tensor:
+        half = self._buffers.get(name)
+        if half is None or half.shape != tensor.shape:
+            half = self._buffers[name] = torch.empty(tensor.shape, dtype=torch.float16)
+        half.copy_(tensor.detach())
+        overflows = half.numel() > 0 and any(map(math.isinf, half.aminmax()))
+        return tensor.cpu() if overflows else half
 
 
 def _check_weights(weights: object) -> None:

@@ -25,9 +25,18 @@ from typing import Any
 import numpy as np
 
 from ding_lite.clock import Deadline
-from ding_lite.distributed.blocks import Block, Outbox, ShardedTransitions
 from ding_lite.distributed.server import new_incarnation
-from ding_lite.distributed.shards import ANSWER_S, Asked, ShardAnswer, Shards, Update, count_of
+from ding_lite.distributed.shards import (
+    ANSWER_S,
+    Asked,
+    Block,
+    Outbox,
+    ShardAnswer,
+    ShardedTransitions,
+    Shards,
+    Update,
+    count_of,
+)
 from ding_lite.distributed.topics import COLLECTED, ENV_STEP
 from ding_lite.errors import ConfigError, DeadlineExceeded, kind_of
 from ding_lite.parallel.router.group import Group, check_group
@@ -306,7 +315,6 @@ class ShardedReplay:
         return batch_size * max(1, min(self._prefetch, BLOCK_BYTES // batch_bytes))
 
     def _ask_for(self, count: int) -> list[Asked]:
-        """Request draws; new priorities of the outbox are sent along."""
         asked = self._shards.divide(count, self._rng, self._outbox.take())
         for question in asked:
             if question.num_updates:

@@ -18,12 +18,12 @@ from typing import Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.parallel.launch.membership import router_of
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.link.session import HEARTBEAT_S
 from ding_lite.parallel.network.topology import NodeSpec, Topology
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.in_process import InprocTransport, Network
-from ding_lite.parallel.tree.relay import make_router
 from ding_lite.runtime.messaging.inbox import FINISH
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.settings.rules import check_all, whole
@@ -216,7 +216,7 @@ class Cluster:
 
     def _make(self, spec: NodeSpec) -> NodeRouter:
         transport = InprocTransport(self.network, spec.node_id, peers=spec.peers, clock=self._clock)
-        return make_router(spec, transport=transport, clock=self._clock)
+        return router_of(spec, transport=transport, clock=self._clock)
 
 
 def _live(

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from ding_lite.clock import SYSTEM_CLOCK, Deadline
+from ding_lite.parallel.launch.membership import router_of
 from ding_lite.parallel.network.topology import NodeSpec, Topology
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
 from ding_lite.parallel.transport.in_process import InprocTransport
-from ding_lite.parallel.tree.relay import make_router
 from ding_lite.parallel.wire.messages import Kind
 from ding_lite.testing import Cluster, ManualClock
 
@@ -133,7 +133,7 @@ class CountedCluster(Cluster):
             self.network, spec.node_id, peers=spec.peers, clock=self._clock
         )
         transport.traffic = self.traffic[spec.node_id]
-        return make_router(spec, transport=transport, clock=self._clock)
+        return router_of(spec, transport=transport, clock=self._clock)
 
     @contextmanager
     def counting(self) -> Iterator[None]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ding_lite.settings.environment import PREFIX, Settings, variables_set
 from tests.cli.calls import MODULE, Typed, environment
-from tests.parallel.launch.environment.environs import MPICH, TORCHRUN
+from tests.parallel.launch.environs import MPICH, TORCHRUN
 
 NAMES = [PREFIX + field.name.upper() for field in fields(Settings)]
 

@@ -14,7 +14,7 @@ import pytest
 from ding_lite.cli.run import _node_here, summary
 from ding_lite.parallel.network.address import free_ports
 from tests.cli.calls import MODULE, Typed, call, environment
-from tests.parallel.launch.environment.environs import TORCHRUN
+from tests.parallel.launch.environs import TORCHRUN
 
 pytestmark = pytest.mark.procs
 BY_HAND = {"DING_LITE_NUM_NODES": "3", "DING_LITE_NODE_ID": "1"}

@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from ding_lite import middleware as mw
 from ding_lite.distributed import GradientServer, World
-from ding_lite.distributed.gradient_reducer import Reducer
+from ding_lite.distributed.gradient_server import Reducer
 from ding_lite.errors import ConfigError, RemoteError
 from ding_lite.parallel.router import calls as rpc
 from ding_lite.parallel.router.group import Group

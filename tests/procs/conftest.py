@@ -10,18 +10,11 @@ from typing import Any
 
 import pytest
 
-from ding_lite.parallel.launch.launch import slow_to_import
-from ding_lite.parallel.launch.plan import JobPlan
-from ding_lite.parallel.network.address import LOOPBACK, PrivateDirectory, free_ports
-from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.parallel.supervise.job import Job
-from ding_lite.parallel.supervise.local_engine import LocalEngine
-from ding_lite.parallel.supervise.supervisor import run_job
+from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from tests.procs.programs import Forked, command_of, short_folder
 from tests.procs.shells import Shells, Type
 from tests.warm import NODES, PROGRAMS, Warm, warm
 
-RunJob = Callable[..., list[Any]]
 Fork = Callable[..., Forked]
 RunForked = Callable[..., str]
 
@@ -119,28 +112,3 @@ def fork_learner_line(_learners: Warm, folder: Path, port: int) -> Iterator[Type
     """Return what does the same for programs that import torch."""
     with ExitStack() as stack:
         yield Shells(folder, stack, port, _learners).type_line
-
-
-@pytest.fixture
-def run_nodes() -> RunJob:
-    """Return what runs `main` on nodes of a mesh."""
-
-    def run_nodes(
-        main: Callable[..., Any],
-        *args: Any,
-        num_nodes: int = 2,
-        router: Callable[..., NodeRouter] = NodeRouter,
-        max_retries: int = 0,
-        timeout: float = 60.0,
-        **plan: Any,
-    ) -> list[Any]:
-        directory = PrivateDirectory()
-        plan |= {"num_nodes": num_nodes, "startup_timeout": timeout}
-        specs = JobPlan(**plan).specs(directory)
-        job = Job(specs, main, args, make_router=router, max_retries=max_retries)
-        try:
-            return run_job(job, LocalEngine(job, directory, preload=slow_to_import()))
-        finally:
-            assert not directory.path.exists()
-
-    return run_nodes

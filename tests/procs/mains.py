@@ -14,21 +14,6 @@ from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.router import current_router
 
 
-class DeafRouter(NodeRouter):
-    """A router that never becomes ready on node 1."""
-
-    def wait_ready(self, timeout: float | None = None) -> None:
-        if self.node_id == 1:
-            threading.Event().wait()
-
-
-class ClosingRouter(NodeRouter):
-    """A router that closes only when its process is killed."""
-
-    def close(self, **how: Any) -> None:
-        threading.Event().wait()
-
-
 class Unpicklable(Exception):
     """An error that can be pickled but not unpickled."""
 
@@ -85,6 +70,13 @@ def fail_on(*node_ids: int) -> None:
     if node_id() in node_ids:
         raise ZeroDivisionError(f"on {node_id()}")
     wait_for_the_end()
+
+
+def fail_and_never_close() -> None:
+    """Fail on node 1, while all routers close only when their processes are killed."""
+    router: Any = current_router()
+    router.close = lambda **how: wait_for_the_end()
+    fail_on(1)
 
 
 def fail_stubbornly(failing: int) -> None:

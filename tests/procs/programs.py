@@ -190,11 +190,6 @@ def command_of(name: str, **given: Any) -> tuple[str, str]:
     return str(PROGRAMS / f"{name}.py"), json.dumps(given)
 
 
-def run_job(folder: Path, name: str, **given: Any) -> tuple[int, str]:
-    with Job(folder, name, **given) as job:
-        return job.end()
-
-
 def run(folder: Path, source: str, *command: str, stdin: str = "") -> tuple[int, str]:
     with Program(folder, source, *command, stdin=stdin) as program:
         return program.end()

@@ -11,14 +11,14 @@ from tests.procs.conftest import Fork, RunForked
 def test_learners_take_the_step_that_one_would_take_with_all_their_batches(
     run_learner: RunForked,
 ) -> None:
-    assert run_learner("data_parallel", averages=False) == "True True\n"
+    assert run_learner("data_parallel", main="learn") == "True True\n"
 
 
 def test_small_and_large_gradients_of_several_policies_are_averaged(
     run_learner: RunForked,
 ) -> None:
     output = "[[5.5, 5.5], [5.5, 5.5]]\n"
-    assert run_learner("data_parallel", averages=True) == output
+    assert run_learner("data_parallel", main="average") == output
 
 
 def test_a_learner_that_waits_for_another_which_has_left_ends_with_the_job(

@@ -123,23 +123,6 @@ def test_a_second_runner_joins_the_job_of_a_first_one(fork_line: Type, kind: str
     assert output.splitlines()[-1] == "[(0, [0, 1]), (1, [0, 1])]"
 
 
-# -- a mesh --------------------------------------------------------------------------------
-
-
-def test_a_node_that_joins_a_mesh_is_connected_to_all_and_to_those_that_join_next(fork_line):
-    shells = [fork_line(line, program="elastic_mesh") for line in (LEARNER, COLLECTOR)]
-    shells[1].line("begins 1")
-    shells.append(fork_line(LATER, program="elastic_mesh"))
-    shells[2].line("begins 2")
-    shells.append(fork_line(LATER, program="elastic_mesh"))
-    assert shells[3].line("asked") == ["asked", "0", "1", "2"]
-    assert shells[3].line("gathered") == ["gathered", "0", "3"]
-    assert shells[0].line("gathered") == ["gathered", "0", "3"]
-    assert [shell.end()[0] for shell in shells] == [0, 0, 0, 0]
-    assert "hears 1" in shells[1].seen
-    assert "hears 2" in shells[2].seen
-
-
 # -- servers -------------------------------------------------------------------------------
 
 

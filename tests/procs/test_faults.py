@@ -83,20 +83,20 @@ def test_a_node_that_hangs_with_pythons_lock_held_is_lost_and_joins_again(fork: 
 def test_a_full_disk_of_a_node_ends_the_job_with_its_last_checkpoint_whole(
     fork_learner: Fork, folder: Path
 ) -> None:
-    with fork_learner("full_disk") as program:
+    with fork_learner("counting", fills_disk=True) as program:
         output = program.refusal()
     assert "NodeFailed: Node 1 failed while running `main`: SaveError" in output
     assert "File too large" in output
-    saved = load_checkpoint(folder / "checkpoint")
+    saved = load_checkpoint(folder / "checkpoint-1")
     assert (saved.state["counter"]["values"] == 5).all()
-    assert not list((folder / "checkpoint").glob("*.tmp"))
+    assert not list((folder / "checkpoint-1").glob("*.tmp"))
 
 
 # -- a node that raises ---------------------------------------------------------------------
 
 
 def test_the_node_that_fails_before_a_barrier_is_named_and_not_those_that_wait_there(fork):
-    with fork("faulty", recover=False) as program:
+    with fork("ends", main="barrier", recover=False) as program:
         output = program.refusal()
         program.leaves_nothing()
     assert "NodeFailed: Node 2 failed while running `main`: ZeroDivisionError: on the way" in output
@@ -105,7 +105,7 @@ def test_the_node_that_fails_before_a_barrier_is_named_and_not_those_that_wait_t
 def test_with_auto_recover_all_pass_the_barrier_when_the_node_is_back(
     run_forked: RunForked,
 ) -> None:
-    output = run_forked("faulty", recover=True)
+    output = run_forked("ends", main="barrier", recover=True)
     assert output.splitlines()[-1] == f"[{', '.join(['[0, 1, 2]'] * 3)}]", output
 
 

@@ -14,7 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from ding_lite.parallel.launch.environment.kubernetes import detect
+from ding_lite.parallel.launch.environment import detect
 from ding_lite.parallel.network.security import load_key, make_key
 from tests.cli.calls import ROOT
 from tests.docpages import blocks

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite.parallel.launch.environment.torchrun import detect
+from ding_lite.parallel.launch.environment import detect
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from tests.cli.calls import ROOT
 from tests.docpages import blocks
@@ -172,10 +172,3 @@ def test_nodes_that_a_launcher_has_not_started_are_named_with_a_remedy(fork_line
     assert f"Nothing can be reached at tcp://127.0.0.1:{port} (Connection refused)." in printed
     assert "srun has started this process as node 1 of 3" in printed
     assert "DING_LITE_ENGINE=local lets this process start the nodes instead." in printed
-
-
-def test_nodes_of_several_machines_without_a_key_end_at_once(fork_line: Type) -> None:
-    environ = {**torchrun(1, "4711"), "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "gpu08"}
-    printed = fork_line("python train.py 15 3", program="met", **environ).refusal()
-    assert "torchrun has started 3 nodes on several machines, and there is no key" in printed
-    assert "`ding-lite keygen FILE`" in printed

@@ -13,7 +13,7 @@ from tests.procs.conftest import RunForked
 
 
 def test_the_learners_of_a_job_average_their_gradients(run_learner: RunForked) -> None:
-    assert run_learner("process_groups", all_come=True) == (
+    assert run_learner("data_parallel", main="mean") == (
         "[None, (0, [1.5, 1.5, 1.5]), (1, [1.5, 1.5, 1.5])]\n"
     )
 
@@ -21,7 +21,7 @@ def test_the_learners_of_a_job_average_their_gradients(run_learner: RunForked) -
 def test_a_member_that_waits_for_one_that_does_something_else_gives_up_in_time(
     run_learner: RunForked,
 ) -> None:
-    assert run_learner("process_groups", all_come=False) == "[True, False]\n"
+    assert run_learner("data_parallel", main="one_waits") == "[True, False]\n"
 
 
 def test_the_address_of_a_group_is_that_of_its_first_member() -> None:

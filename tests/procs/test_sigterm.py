@@ -82,7 +82,7 @@ def test_sigterm_to_a_node_of_a_shell_ends_it_and_the_line_typed_again_brings_it
 
 
 def test_a_node_that_is_in_no_step_ends_at_once_and_is_named_as_well(fork: Fork) -> None:
-    with fork("ended_by_sigterm", main="in_no_step", recover=False) as program:
+    with fork("ends", main="in_no_step", recover=False) as program:
         pids = program.pids(2)
         os.kill(pids[1], signal.SIGTERM)
         output = program.refusal()
@@ -90,16 +90,16 @@ def test_a_node_that_is_in_no_step_ends_at_once_and_is_named_as_well(fork: Fork)
 
 
 def test_a_node_that_ends_the_job_in_its_last_step_has_ended_it(run_forked: RunForked) -> None:
-    output = run_forked("ended_by_sigterm", main="in_the_last_step", recover=True)
+    output = run_forked("ends", main="in_the_last_step", recover=True)
     assert output.splitlines()[-1] == "['ended', None]", output
 
 
 def test_a_node_that_waits_for_one_that_raises_waits_for_its_restart(run_forked: RunForked) -> None:
-    output = run_forked("ended_by_sigterm", main="raises_once", recover=True)
+    output = run_forked("ends", main="raises_once", recover=True)
     assert output.splitlines()[-1] == "['ended', 'ended']", output
     assert output.count("; restart ") == output.count("node 1 failed") == 1, output
 
 
 def test_a_node_that_exits_with_a_code_is_lost_and_joins_again(run_forked: RunForked) -> None:
-    output = run_forked("ended_by_sigterm", main="exits_once", recover=True)
+    output = run_forked("ends", main="exits_once", recover=True)
     assert output.splitlines()[-1] == "[['lost 1', 'joined 1'], []]", output

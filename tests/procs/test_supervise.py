@@ -7,21 +7,30 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ding_lite.errors import ConfigError, DeadlineExceeded, NodeFailed
+from ding_lite.errors import ConfigError, NodeFailed
+from ding_lite.parallel import Parallel
 from ding_lite.parallel.supervise import supervisor as supervise
 from tests.procs import mains
-from tests.procs.conftest import RunJob
 from tests.procs.programs import wait_until_gone
+
+
+def run_nodes(
+    main: Callable[..., Any], *args: Any, num_nodes: int = 2, max_retries: int = 0, **given: Any
+) -> list[Any]:
+    given |= {"auto_recover": max_retries > 0, "max_retries": max_retries}
+    return Parallel.runner(num_nodes, **given)(main, *args)
+
 
 # -- results -------------------------------------------------------------------------------
 
 
-def test_results_come_back_by_node_and_arguments_labels_and_roles_arrive(run_nodes) -> None:
+def test_results_come_back_by_node_and_arguments_labels_and_roles_arrive() -> None:
     blob = bytes(range(256)) * 8_000
     results = run_nodes(
         mains.arguments, 1, {"two": blob}, num_nodes=3, labels="gpu", roles=["learner", "c", "c"]
@@ -34,7 +43,7 @@ def test_results_come_back_by_node_and_arguments_labels_and_roles_arrive(run_nod
 
 
 def test_nodes_have_this_directory_environment_and_arguments_and_groups_of_their_own(
-    run_nodes: RunJob, monkeypatch: pytest.MonkeyPatch, folder: Path
+    monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("TEST_OF_NODES", "here")
@@ -44,21 +53,20 @@ def test_nodes_have_this_directory_environment_and_arguments_and_groups_of_their
     assert len({os.getpid(), *(pid for *_, pid, _ in results)}) == 3
 
 
-def test_no_two_nodes_draw_the_same_random_numbers(run_nodes: RunJob) -> None:
+def test_no_two_nodes_draw_the_same_random_numbers() -> None:
     drawn = run_nodes(mains.random_numbers)
     assert len({number for pair in drawn for number in pair}) == 4
 
 
-def test_a_node_may_leave_by_sys_exit(run_nodes: RunJob) -> None:
+def test_a_node_may_leave_by_sys_exit() -> None:
     assert run_nodes(mains.leave_with, 0) == [None, None]
 
 
-def test_processes_that_a_node_has_started_end_with_it(run_nodes: RunJob) -> None:
-    [pid] = run_nodes(mains.start_a_process, num_nodes=1)
-    wait_until_gone(pid)
+def test_processes_that_a_node_has_started_end_with_it() -> None:
+    wait_until_gone(*run_nodes(mains.start_a_process))
 
 
-def test_a_thread_that_will_not_end_does_not_hold_up_the_results(run_nodes, monkeypatch, caplog):
+def test_a_thread_that_will_not_end_does_not_hold_up_the_results(monkeypatch, caplog):
     monkeypatch.setattr(supervise, "EXIT_GRACE_S", 0.2)
     assert run_nodes(mains.linger) == [0, 1]
     assert "node 0 has not ended" in caplog.text
@@ -68,7 +76,7 @@ def test_a_thread_that_will_not_end_does_not_hold_up_the_results(run_nodes, monk
 # -- failures ------------------------------------------------------------------------------
 
 
-def test_an_error_on_one_node_ends_all_and_is_raised_here(run_nodes: RunJob) -> None:
+def test_an_error_on_one_node_ends_all_and_is_raised_here() -> None:
     with pytest.raises(NodeFailed) as caught:
         run_nodes(mains.fail_on, 1, num_nodes=3)
     error = caught.value
@@ -79,16 +87,16 @@ def test_an_error_on_one_node_ends_all_and_is_raised_here(run_nodes: RunJob) -> 
     assert error.__cause__.__notes__ == ["on node 1"]
 
 
-def test_nodes_that_ignore_sigterm_are_killed(run_nodes: RunJob) -> None:
+def test_nodes_that_ignore_sigterm_are_killed() -> None:
     with pytest.raises(NodeFailed) as caught:
         run_nodes(mains.fail_stubbornly, 0)
     assert caught.value.node_id == 0
     assert "In the same second" not in str(caught.value)
 
 
-def test_the_error_is_known_before_its_node_has_closed_everything(run_nodes: RunJob) -> None:
+def test_the_error_is_known_before_its_node_has_closed_everything() -> None:
     with pytest.raises(NodeFailed, match="Node 1 failed"):
-        run_nodes(mains.fail_on, 1, router=mains.ClosingRouter)
+        run_nodes(mains.fail_and_never_close)
 
 
 @pytest.mark.parametrize(
@@ -106,35 +114,27 @@ def test_the_error_is_known_before_its_node_has_closed_everything(run_nodes: Run
         (mains.signal_myself, (int(signal.SIGINT),), "Node 1 failed(.|\n)*KeyboardInterrupt"),
     ],
 )
-def test_what_ends_a_node_is_named(run_nodes: RunJob, main: Any, args: Any, reported: str) -> None:
+def test_what_ends_a_node_is_named(main: Any, args: Any, reported: str) -> None:
     with pytest.raises(NodeFailed, match=reported):
         run_nodes(main, *args)
 
 
-def test_an_argument_that_cannot_be_sent_is_named(run_nodes: RunJob) -> None:
+def test_an_argument_that_cannot_be_sent_is_named() -> None:
     with pytest.raises(ConfigError, match=r"argument 2 of `main` is <function .*<lambda>"):
         run_nodes(mains.arguments, 1, lambda: None)
 
 
 @pytest.mark.parametrize("argument", [mains.Unreadable(), mains.Unpicklable(1, 2)])
-def test_an_argument_that_cannot_be_read_again_is_reported(
-    run_nodes: RunJob, argument: Any
-) -> None:
+def test_an_argument_that_cannot_be_read_again_is_reported(argument: Any) -> None:
     with pytest.raises(ConfigError, match="An argument of `main` cannot be read again on node"):
         run_nodes(mains.arguments, argument)
-
-
-def test_a_node_that_is_not_ready_in_time_is_named(run_nodes: RunJob) -> None:
-    with pytest.raises(DeadlineExceeded) as caught:
-        run_nodes(mains.wait_for_the_end, router=mains.DeafRouter, num_nodes=3, timeout=6.0)
-    assert "within 6 s: node 1 was still connecting. Ready were: 0, 2." in str(caught.value)
 
 
 # -- restarts ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["raise", "kill"])
-def test_a_node_is_restarted_under_its_id_as_a_new_incarnation(run_nodes, folder, how, caplog):
+def test_a_node_is_restarted_under_its_id_as_a_new_incarnation(folder, how, caplog):
     caplog.set_level(logging.WARNING)
     results = run_nodes(mains.die_in_the_first_incarnations, str(folder), 3, how, max_retries=2)
     assert results == [["0-1"], ["1-1", "1-2", "1-3"]]
@@ -144,7 +144,6 @@ def test_a_node_is_restarted_under_its_id_as_a_new_incarnation(run_nodes, folder
 
 
 def test_a_failed_node_that_will_not_end_is_killed_and_restarted(
-    run_nodes: RunJob,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -154,7 +153,7 @@ def test_a_failed_node_that_will_not_end_is_killed_and_restarted(
     assert "node 1 has not ended" in caplog.text
 
 
-def test_a_node_that_dies_while_the_job_ends_is_not_restarted(run_nodes, caplog) -> None:
+def test_a_node_that_dies_while_the_job_ends_is_not_restarted(caplog) -> None:
     caplog.set_level(logging.WARNING)
     assert run_nodes(mains.die_last, max_retries=3) == [0, None]
     assert "node 1 was not restarted to the end" in caplog.text

@@ -87,7 +87,7 @@ def test_two_nodes_write_one_time_line_with_all_their_messages(
 def test_a_killed_node_leaves_its_part_of_the_trace_and_its_restart_continues_it(
     fork, folder
 ) -> None:
-    with fork("traced_work") as program:
+    with fork("waiting", nodes=2, log=False, traced=True) as program:
         first = program.pids(2)
         os.kill(first[1], signal.SIGKILL)
         again = program.pids(1)
@@ -96,7 +96,7 @@ def test_a_killed_node_leaves_its_part_of_the_trace_and_its_restart_continues_it
     records = read(folder)
     names = {r["pid"]: r["args"]["name"] for r in records if r["name"] == "process_name"}
     assert names == {first[0]: "node 0", first[1]: "node 1", again[1]: "node 1"}
-    ended = {record["pid"] for record in records if record["name"] == "work"}
+    ended = {record["pid"] for record in records if record["name"] == "step"}
     assert ended == {first[0], again[1]}  # the killed one was in the middle of it
     assert first[1] in {record["pid"] for record in records if record["name"] == "lambda"}
 

@@ -145,7 +145,7 @@ def test_memory_stays_and_nothing_hangs_when_one_node_is_a_hundred_times_slower(
 
 @pytest.mark.parametrize("slow", ["learner", pytest.param("collector", marks=SLOW)])
 def test_no_items_pile_up_when_one_node_is_a_hundred_times_slower(run_learner, slow) -> None:
-    output = run_learner("rates", slow=slow)
+    output = run_learner("paces", main="items", slow=slow)
     megabytes, behind, seen = zip(*literal_eval(output.splitlines()[-1]), strict=True)
     assert seen[0] >= 40
     assert max(behind) <= 2

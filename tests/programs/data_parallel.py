@@ -1,16 +1,18 @@
-"""Two learners take the steps of one, and average small and large tensors."""
+"""Learners take the steps of one, average tensors, or are a group of torch.distributed."""
 
 import numpy as np
-import torch
+import pytest
+import torch.distributed
 
 from ding_lite import Parallel
 from ding_lite.distributed import World
+from ding_lite.errors import ConfigError
 from ding_lite.rl import DQN, DQNConfig, Transitions
 from tests.programs.batches import CONFIG, SPEC, batch_of
 from tests.programs.given import given
 
 
-def main():
+def learn():
     learners = World.current().group("node.*")
     policy = DQN(SPEC, DQNConfig(seed=learners.rank, **CONFIG))
     policy.data_parallel(learners)
@@ -32,10 +34,36 @@ def average():
     return means
 
 
-if __name__ == "__main__" and given.averages:
-    print(Parallel.runner(2)(average))
-elif __name__ == "__main__":
-    first, second = Parallel.runner(2)(main)
+def mean():
+    world = World.current()
+    learners = world.group("learner")
+    if not learners.is_member:
+        return None
+    group = learners.process_group()
+    gradient = torch.full((3,), float(world.node_id))
+    torch.distributed.all_reduce(gradient, group=group)
+    with pytest.raises(ConfigError, match="already in a default group"):
+        learners.process_group()
+    learners.barrier()
+    torch.distributed.destroy_process_group()
+    return learners.rank, (gradient / len(learners)).tolist()
+
+
+def one_waits():
+    both = World.current().group("node.*")
+    group = both.process_group(timeout=1.0)
+    gave_up = False
+    if both.rank == 0:
+        try:
+            torch.distributed.all_reduce(torch.zeros(3), group=group)
+        except RuntimeError:
+            gave_up = True
+    both.barrier()
+    torch.distributed.destroy_process_group()
+    return gave_up
+
+
+def compare(first, second):
     # Two halves of a batch, of the same size, have the mean of their gradients as its gradient.
     alone = DQN(SPEC, DQNConfig(seed=0, **CONFIG))
     for k in range(5):
@@ -50,3 +78,12 @@ elif __name__ == "__main__":
         all((first[name] == second[name]).all() for name in first),
         all(np.allclose(first[k], w, rtol=1e-4, atol=1e-6) for k, w in alone.weights().items()),
     )
+
+
+if __name__ == "__main__":
+    roles = ["collector", "learner", "learner"] if given.main == "mean" else ["learner", "learner"]
+    results = Parallel.runner(len(roles), roles=roles)(globals()[given.main])
+    if given.main == "learn":
+        compare(*results)
+    else:
+        print(results)

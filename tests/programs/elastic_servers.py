@@ -2,30 +2,13 @@
 
 from contextlib import suppress
 
-import numpy as np
 import torch
 
 from ding_lite import Parallel, Task
 from ding_lite.distributed import ModelServer, ShardedReplay, World
 from ding_lite.errors import DeadlineExceeded
-from ding_lite.rl import Transitions, make_envs
+from tests.programs.batches import SPEC, batch_of
 from tests.programs.given import say
-
-SPEC = make_envs("CartPole-v1", 1).spec
-
-
-def transitions(node):
-    obs = np.full((4, 4), node, np.float32)
-    nothing, ones = np.zeros(4, bool), np.ones(4, np.int32)
-    return Transitions(
-        obs=obs,
-        action=np.zeros(4, np.int64),
-        reward=ones.astype(np.float32),
-        next_obs=obs,
-        terminated=nothing,
-        truncated=nothing,
-        num_steps=ones,
-    )
 
 
 def main():
@@ -43,7 +26,7 @@ def main():
                     say("got", *item)
             ctx.train_iter = ctx.total_step + 1
             if len(replay) >= 4:
-                found = {int(row[0]) for row in replay.sample(4).obs}
+                found = {1 + int(rank) for rank in replay.sample(4).shard}
                 if not found <= drawn:
                     drawn.update(found)
                     say("draws", *sorted(drawn))
@@ -51,7 +34,7 @@ def main():
 
         def collect(ctx):
             server.wait(newer_than=None)
-            replay.add(transitions(world.node_id))
+            replay.add(batch_of(world.node_id, size=4))
             task.send("items", ctx.total_step, to="learner")
             task.wait_for("the end that never comes")
 

@@ -1,31 +1,16 @@
 """A population over nodes, of which one learner may wait to be killed."""
 
-import hashlib
 import pathlib
 import threading
 
 from ding_lite import Parallel, Task, middleware as mw
 from ding_lite.distributed import PopulationServer, World
+from ding_lite.distributed.accelerate.processes import digest_of
 from ding_lite.evolution import Mutation, Population, Search, Tournament, integer, log_uniform
 from ding_lite.rl import DQN, ReplayBuffer, make_envs
 from tests.programs.given import begin_incarnation, given, say
 
 VICTIM, GENERATIONS, EVERY, RECOVER = given.victim, 3, 2, given.recover
-
-
-def digest(population):
-    h = hashlib.blake2b(digest_size=8)
-    for agent in population:
-        message = [
-            agent.place,
-            agent.birth,
-            sorted(agent.hyperparameters.items()),
-            agent.evaluations,
-        ]
-        h.update(repr((message, agent.config)).encode())
-        for name, weights in sorted(agent.weights().items()):
-            h.update(name.encode() + weights.numpy().tobytes())
-    return h.hexdigest()
 
 
 def main():
@@ -70,7 +55,8 @@ def main():
         task.run()
     counts, ctx = server.counts, task.ctx
     if task.match_labels("breeder"):
-        return digest(server.population), server.num_restored, counts, ctx.env_step
+        digest = digest_of(server.population.state_dict()["agents"]).hex()
+        return digest, server.num_restored, counts, ctx.env_step
     return None
 
 

@@ -1,4 +1,6 @@
-"""Ape-X or A3C in which one node is a hundred times slower than the others."""
+"""Ape-X, A3C or large items, where one node is a hundred times slower than the others."""
+
+import numpy as np
 
 from ding_lite import Parallel, Task, middleware as mw
 from ding_lite.distributed import GradientServer, ShardedReplay, World
@@ -6,6 +8,7 @@ from ding_lite.rl import A2C, DQN, A2CConfig, DQNConfig, make_envs
 from tests.programs.given import given, memory, pause
 
 SLOW, FAST_S, SLOW_S = given.slow, 0.0005, 0.05
+NUM_ITEMS = 40
 
 
 def work(task):
@@ -54,9 +57,31 @@ def a3c():
     return counts(task, before)
 
 
+def items():
+    envs = make_envs("CartPole-v1", 1)
+    policy, behind, seen = DQN(envs.spec, DQNConfig(hidden=(8,))), [], [0]
+    with Task() as task:
+
+        def collect(ctx):
+            ctx.trajectories = [np.full(2**18, ctx.total_step, np.float32)]  # a megabyte
+
+        def count(ctx):
+            seen[0] += len(ctx.trajectories)
+            ctx.train_iter = ctx.total_step + 1
+            ctx.finish = seen[0] >= NUM_ITEMS
+
+        collector, learner = task.at("collector"), task.at("learner")
+        collector.use(mw.fetch_weights(policy, max_staleness=2)).use(work(task)).use(collect)
+        collector.use(lambda ctx: behind.append(ctx.metrics.get("weights_behind", 0)))
+        collector.use(mw.send("trajectories", to="learner", in_flight=2))
+        learner.use(mw.receive("trajectories")).use(work(task)).use(count)
+        learner.use(mw.publish_weights(policy))
+        before = memory("VmHWM")
+        task.run()
+    return round((memory("VmHWM") - before) / 2**20), max(behind, default=0), seen[0]
+
+
 if __name__ == "__main__":
-    print(
-        Parallel.runner(3, "mesh", roles=["learner", "collector", "collector"])(
-            globals()[given.main]
-        )
-    )
+    topology = "star" if given.main == "items" else "mesh"
+    runner = Parallel.runner(3, topology, roles=["learner", "collector", "collector"])
+    print(runner(globals()[given.main]))

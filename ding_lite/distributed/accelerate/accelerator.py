@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ding_lite.errors import ConfigError, MissingExtraError, PeerLost, pip_line
-from ding_lite.parallel.launch.environment.base import number
+from ding_lite.parallel.launch.environment import number
 from ding_lite.parallel.network.address import LOOPBACK
 from ding_lite.parallel.network.interfaces import interface_beyond
 from ding_lite.settings.environment import process_environ, suggest_environ
@@ -59,7 +59,6 @@ def _make_accelerator(module: Any, environ: Mapping[str, str], timeout: float) -
 
 
 def _check_place(environ: Mapping[str, str]) -> None:
-    """Raise if this process has no place among the processes that were started."""
     size, rank = number(environ, "WORLD_SIZE") or 1, number(environ, "RANK")
     if rank is None and size == 1:
         return
@@ -75,7 +74,6 @@ def _check_place(environ: Mapping[str, str]) -> None:
 
 
 def _check_is_as_started(size: int, environ: Mapping[str, str]) -> None:
-    """Raise if several processes were started and this one is alone."""
     if size > 1:
         return
     num_started = number(environ, "WORLD_SIZE") or 1

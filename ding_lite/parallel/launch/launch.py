@@ -25,15 +25,13 @@ from ding_lite.io.importing import refuse_while_importing
 from ding_lite.io.memory import check_fits
 from ding_lite.log import named_in_logs
 from ding_lite.parallel.launch.connect import connected
-from ding_lite.parallel.launch.environment.base import Placement
-from ding_lite.parallel.launch.environment.detect import placement_of
+from ding_lite.parallel.launch.environment import Placement, placement_of
 from ding_lite.parallel.launch.join import first_elastic_node, joining_node
 from ding_lite.parallel.launch.main_function import (
     check_arguments,
     check_importable,
-    refuse_asynchronous,
+    check_kind,
 )
-from ding_lite.parallel.launch.membership import router_of
 from ding_lite.parallel.launch.place import (
     asks_for_number,
     attached_node,
@@ -44,9 +42,8 @@ from ding_lite.parallel.launch.place import (
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.network.topology import NodeSpec, Topology
-from ding_lite.parallel.supervise.job import Job
 from ding_lite.parallel.supervise.local_engine import LocalEngine
-from ding_lite.parallel.supervise.node_process import NodeProcess
+from ding_lite.parallel.supervise.node_process import Call, NodeProcess
 from ding_lite.parallel.supervise.supervisor import run_job
 from ding_lite.runtime.interrupt import postponed
 from ding_lite.runtime.messaging.labels import describe_node, several
@@ -63,10 +60,7 @@ SLOW_TO_IMPORT = ("numpy", "torch", "gymnasium")
 
 ResultT = TypeVar("ResultT")
 Runner: TypeAlias = Callable[..., list[ResultT]]
-Main: TypeAlias = Callable[..., Any]
-Args: TypeAlias = tuple[Any, ...]
-Kwargs: TypeAlias = Mapping[str, Any]
-Start: TypeAlias = Callable[[Main, Args, Kwargs], list[Any]]
+Start: TypeAlias = Callable[[Call], list[Any]]
 _RUNS_HERE: ContextVar[bool] = ContextVar("ding_lite_runs_here", default=False)
 
 
@@ -232,11 +226,11 @@ def _role_of_joining_node(
 def _runner(start: Start) -> Runner[Any]:
     def run(main: Callable[..., ResultT], /, *args: object, **kwargs: object) -> list[ResultT]:
         _refuse_nesting()
-        refuse_asynchronous(main)
+        check_kind(main)
         check_arguments(main, args, kwargs)
         refuse_while_importing()
         try:
-            return start(main, args, kwargs)
+            return start(partial(main, *args, **kwargs))
         except Exception as error:
             if limit := limit_of(error):
                 error.add_note(limit)
@@ -249,15 +243,13 @@ def _run_here(
     node_id: int,
     labels: frozenset[str],
     connect: Callable[[], AbstractContextManager[object]],
-    main: Main,
-    args: Args,
-    kwargs: Kwargs,
+    call: Call,
 ) -> list[Any]:
     token = _RUNS_HERE.set(True)
     try:
         with named_in_logs(describe_node(node_id, labels)), connect():
             limit_torch_threads()
-            return [main(*args, **kwargs)]
+            return [call()]
     finally:
         _RUNS_HERE.reset(token)
 
@@ -290,28 +282,21 @@ def _run_as_node(
 
 
 def _join(
-    plan: JobPlan,
-    attach_to: Sequence[str],
-    node_ids: Sequence[int] | None,
-    main: Main,
-    args: Args,
-    kwargs: Kwargs,
+    plan: JobPlan, attach_to: Sequence[str], node_ids: Sequence[int] | None, call: Call
 ) -> list[Any]:
-    return _run_as_node(plan, joining_node(plan, attach_to, node_ids))(main, *args, **kwargs)
+    return _run_as_node(plan, joining_node(plan, attach_to, node_ids))(call)
 
 
-def _run_on_processes(
-    plan: JobPlan, max_retries: int, main: Main, args: Args, kwargs: Kwargs
-) -> list[Any]:
-    check_importable(main)
+def _run_on_processes(plan: JobPlan, max_retries: int, call: Call) -> list[Any]:
+    check_importable(call.func)
     with ExitStack() as stack:
         with postponed():  # an interrupt here would leave the directory behind
             directory = PrivateDirectory()
             stack.callback(directory.remove)
         specs = plan.specs(directory)
-        job = Job(specs, main, args, kwargs, make_router=router_of, max_retries=max_retries)
+        engine = LocalEngine(call, directory, preload=slow_to_import())
         with named_in_logs("launcher"):
-            return run_job(job, LocalEngine(job, directory, preload=slow_to_import()))
+            return run_job(specs, engine, max_retries=max_retries)
 
 
 def _run_on_ray(plan: JobPlan, **how: Any) -> Runner[Any]:
@@ -322,10 +307,10 @@ def _run_on_ray(plan: JobPlan, **how: Any) -> Runner[Any]:
                 f"address. Leave it out."
             )
 
-    def start(main: Main, args: Args, kwargs: Kwargs) -> list[Any]:
+    def start(call: Call) -> list[Any]:
         from ding_lite.parallel.supervise.ray.engine import run_on_ray
 
-        return run_on_ray(plan, main, args, kwargs, **how)
+        return run_on_ray(plan, call, **how)
 
     return _runner(start)
 
@@ -340,7 +325,6 @@ def slow_to_import() -> tuple[str, ...]:
 
 
 def _text(expected: str, **named: object) -> list[str]:
-    """Return a fault for each value that is neither a text nor a path."""
     return [
         f"`{name}` is {value!r}; {expected} was expected"
         for name, value in named.items()

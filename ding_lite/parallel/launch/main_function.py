@@ -17,7 +17,9 @@ from typing import Any
 from ding_lite.errors import ConfigError
 
 
-def refuse_asynchronous(main: Callable[..., object]) -> None:
+def check_kind(main: Callable[..., object]) -> None:
+    if not callable(main):
+        raise ConfigError(f"`main` is {main!r}; a function was expected, without parentheses.")
     is_coroutine = inspect.iscoroutinefunction(main) or inspect.isasyncgenfunction(main)
     if is_coroutine or inspect.isgeneratorfunction(main):
         kind = "a coroutine" if is_coroutine else "a generator"
@@ -47,8 +49,6 @@ def check_arguments(
 def check_importable(main: Callable[..., object]) -> None:
     # Under pdb a program has no `__spec__`, which multiprocessing reads.
     vars(sys.modules["__main__"]).setdefault("__spec__", None)
-    if not callable(main):
-        raise ConfigError(f"`main` is {main!r}; a function was expected, without parentheses.")
     name = getattr(main, "__qualname__", "")
     if "<lambda>" in name or "<locals>" in name:
         kind = "a lambda" if "<lambda>" in name else "defined within a function"

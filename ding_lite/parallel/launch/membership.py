@@ -27,7 +27,7 @@ from ding_lite.parallel.network.topology import ENTRANCES, HUB, Growth, NodeSpec
 from ding_lite.parallel.router.calls import Handler
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
-from ding_lite.parallel.tree.relay import make_router
+from ding_lite.parallel.tree.relay import TreeRouter
 from ding_lite.parallel.wire.messages import MAX_NODES
 from ding_lite.runtime.messaging.labels import check_labels, count_roles, node_labels
 
@@ -120,7 +120,9 @@ class ElasticRouter(NodeRouter):
 
 
 def router_of(spec: NodeSpec, **parts: Any) -> NodeRouter:
-    return ElasticRouter(spec, **parts) if spec.growth else make_router(spec, **parts)
+    """Make the router of a node in an elastic job, in a tree or in any other job."""
+    kind = ElasticRouter if spec.growth else TreeRouter if spec.fan_out else NodeRouter
+    return kind(spec, **parts)
 
 
 class Registry:

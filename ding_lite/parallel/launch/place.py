@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ding_lite.errors import ConfigError
-from ding_lite.parallel.launch.environment.base import Placement, names_this_machine
+from ding_lite.parallel.launch.environment import Placement, names_this_machine
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import LOOPBACK, Address, is_ipv6, is_loopback
 from ding_lite.parallel.network.topology import HUB, Growth, NodeSpec, listeners, neighbours

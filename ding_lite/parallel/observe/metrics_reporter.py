@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
 
 from ding_lite import clock as clock_module
 from ding_lite.clock import Clock
@@ -27,6 +26,7 @@ from ding_lite.parallel.network.topology import FIRST_TIMESTAMP_INCARNATION, Nod
 from ding_lite.parallel.observe.metrics import Counts, MetricsFile, NodeMetrics, PeerMetrics, State
 from ding_lite.parallel.transport.zeromq import reactor
 from ding_lite.runtime.messaging.inbox import Inbox, Progress, ReportsProgress
+from ding_lite.runtime.messaging.streams import Streams
 
 logger = logging.getLogger(__name__)
 
@@ -38,16 +38,6 @@ _WORTH_SHOWING = ("ding_lite.middleware", "ding_lite.testing")
 """Modules of this package with lines worth showing; for others the caller's line is shown."""
 
 
-class Loads(NamedTuple):
-    """The counts of a node's streams and calls."""
-
-    items_sent: int
-    items_waiting: int
-    """Items that wait for the task to take them."""
-    calls_pending: int
-    """Calls that wait for another node's answer."""
-
-
 class Reporter:
     """Writes a node's metrics once a second."""
 
@@ -56,13 +46,15 @@ class Reporter:
         spec: NodeSpec,
         links: Links,
         inbox: Inbox,
-        loads: Callable[[], Loads],
+        streams: Streams,
+        count_calls: Callable[[], int],
         clock: Clock,
     ) -> None:
         self._spec = spec
         self._links = links
         self._inbox = inbox
-        self._loads = loads
+        self._streams = streams
+        self._count_calls = count_calls
         self._clock = clock
         self._throttle = Throttle(logger, clock)
         self._began = clock.now()
@@ -115,12 +107,11 @@ class Reporter:
             )
         progress = self._progress()
         self._remember(progress)
-        loads = self._loads()
         total = Counts(
             **traffic,
             total_step=self._last_step,
             env_step=self._last_env_step,
-            items_out=loads.items_sent,
+            items_out=self._streams.num_sent,
         )
         before, self._before = self._before, (now, total)
         rate = Counts()
@@ -144,8 +135,8 @@ class Reporter:
             total=total,
             per_second=rate,
             inbox=self._inbox.num_waiting + (0 if progress is None else progress.num_waiting),
-            items=loads.items_waiting,
-            calls=loads.calls_pending,
+            items=self._streams.num_waiting,
+            calls=self._count_calls(),
             rejected=self._links.dropped.count,
             peers=peers,
         )

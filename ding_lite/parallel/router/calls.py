@@ -147,11 +147,9 @@ class Calls:
         self._traced.answer_came(peer, reply, began_ns)
 
     def give_up(self, answer: Future[Any]) -> None:
-        """Drop a call that its caller has given up."""
         self._take_pending(lambda pending: pending.answer is answer)
 
-    @property
-    def num_pending(self) -> int:
+    def count_pending(self) -> int:
         return len(self._pending)
 
     def fail(self, reason: str, is_meant: Callable[[_PendingCall], bool]) -> None:

@@ -26,7 +26,7 @@ from ding_lite.parallel.memory.shared_values import SharedSender, job_of, local_
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.observe.message_trace import MessageTrace
 from ding_lite.parallel.observe.metrics import State
-from ding_lite.parallel.observe.metrics_reporter import Loads, Reporter
+from ding_lite.parallel.observe.metrics_reporter import Reporter
 from ding_lite.parallel.router.calls import Calls, Handler
 from ding_lite.parallel.router.job_view import JobView
 from ding_lite.parallel.router.routing import Routing
@@ -149,7 +149,9 @@ class NodeRouter(JobView):
         self._calls.serve(WITHDRAW, self._streams.withdraw)
         self._routing = self._make_routing()
         self._serve_collectives()
-        self._reporter = Reporter(spec, self.links, self._inbox, self._loads, clock)
+        self._reporter = Reporter(
+            spec, self.links, self._inbox, self._streams, self._calls.count_pending, clock
+        )
         self._topics = Topics(
             self.links, self._routing, self._inbox, self.traced, keeps_offers=self.grows
         )
@@ -449,6 +451,3 @@ class NodeRouter(JobView):
     def _incarnation_of(self, peer: int) -> int:
         session = self.links.sessions.get(peer)
         return 0 if session is None or session.peer is None else session.peer.incarnation
-
-    def _loads(self) -> Loads:
-        return Loads(self._streams.num_sent, self._streams.num_waiting, self._calls.num_pending)

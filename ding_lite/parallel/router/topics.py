@@ -67,7 +67,6 @@ class Outbox:
         return slots
 
     def encode(self, topic: str, value: Any) -> dict[str, Any]:
-        """Return the slot of one topic."""
         slots = {topic: self._slot(topic, value)}
         self._newest |= slots
         return slots

@@ -30,7 +30,6 @@ import socket
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from multiprocessing import spawn
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -39,51 +38,40 @@ from typing import Any
 from ding_lite.clock import Deadline
 from ding_lite.io.files import limit_of, why
 from ding_lite.parallel.memory.segments import remove_left_over
-from ding_lite.parallel.supervise.engine import END_GRACE_S
+from ding_lite.parallel.supervise.job import END_GRACE_S
 from ding_lite.parallel.supervise.node_process import SIGNALS, NodeProcess
 
 MAX_PACKET = 65_536
 
 
-@dataclass(frozen=True, kw_only=True)
-class ForkServerSpec:
-    """The command-line argument of a fork server."""
-
-    control_fd: int
-    life_fd: int
-    """A pipe that closes when the launcher ends."""
-    directory: str
-    preload: tuple[str, ...]
-
-    def as_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    def command(self, sys_path: Iterable[str]) -> list[str]:
-        code = f"import sys; sys.path[:] = {list(sys_path)!r}; "
-        code += "from ding_lite.parallel.supervise.fork_server import run_fork_server as run; run()"
-        interpreter = spawn.get_command_line()[:-3]  # all but `-c`, its code, and a marker
-        return [*interpreter, "-c", code, self.as_json()]
+def fork_server_command(
+    sys_path: Iterable[str], control_fd: int, life_fd: int, directory: str, preload: Iterable[str]
+) -> list[str]:
+    """Return the command line of a fork server; `life_fd` closes when the launcher ends."""
+    code = f"import sys; sys.path[:] = {list(sys_path)!r}; "
+    code += "from ding_lite.parallel.supervise.fork_server import run_fork_server as run; run()"
+    interpreter = spawn.get_command_line()[:-3]  # all but `-c`, its code, and a marker
+    return [*interpreter, "-c", code, f"{control_fd}", f"{life_fd}", directory, *preload]
 
 
 def run_fork_server() -> None:
-    """Run the fork server that the last command-line argument describes."""
-    spec = ForkServerSpec(**json.loads(sys.argv[-1]))
+    """Run the fork server that the command line describes."""
+    _, control_fd, life_fd, directory, *preload = sys.argv
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # a signal here is meant for the launcher
     num_threads = _num_threads()  # those of numpy's BLAS, which ends them before a fork
     gc.disable()  # collections take a tenth of the time of importing torch
-    for name in spec.preload:
+    for name in preload:
         with suppress(ImportError):
             importlib.import_module(name)
-    if spec.preload and _num_threads() > num_threads:
-        bare = replace(spec, preload=()).as_json()
-        os.execv(sys.executable, [*sys.orig_argv[:-1], bare])
+    if preload and _num_threads() > num_threads:
+        os.execv(sys.executable, sys.orig_argv[: -len(preload)])
 
     gc.freeze()  # a collection in a node would copy all shared pages
     gc.enable()
-    server = _ForkServer(spec)
+    server = _ForkServer(int(control_fd), int(life_fd), directory)
     with server.control:
         server.run()
-    shutil.rmtree(spec.directory, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
     remove_left_over()  # the shared memory of killed nodes
     # Nothing is left to close, and the teardown of imported modules would delay the launcher.
     os._exit(0)
@@ -94,9 +82,10 @@ def _num_threads() -> int:
 
 
 class _ForkServer:
-    def __init__(self, spec: ForkServerSpec) -> None:
-        self._spec = spec
-        self.control = socket.socket(fileno=spec.control_fd)
+    def __init__(self, control_fd: int, life_fd: int, directory: str) -> None:
+        self.control = socket.socket(fileno=control_fd)
+        self._life_fd = life_fd
+        self._directory = directory
         self._nodes: dict[int, NodeProcess] = {}
         self._has_launcher = True
         self._kill_at: Deadline | None = None
@@ -152,8 +141,8 @@ class _ForkServer:
         process = NodeProcess(
             node_id,
             connection,
-            life_fd=self._spec.life_fd,
-            directory=self._spec.directory,
+            life_fd=self._life_fd,
+            directory=self._directory,
             foreign_fds=(self.control.fileno(), self._wake_r, self._wake_w),
         )
         process.start()

@@ -23,13 +23,13 @@ from ding_lite.io.files import max_files, named_limit
 from ding_lite.io.importing import only_programs_in_files
 from ding_lite.parallel.memory.segments import remove_left_over
 from ding_lite.parallel.network.address import PrivateDirectory
-from ding_lite.parallel.supervise.engine import EngineLost, Report
-from ding_lite.parallel.supervise.fork_server import MAX_PACKET, ForkServerSpec
-from ding_lite.parallel.supervise.job import Job, NodeRecord
+from ding_lite.parallel.supervise.fork_server import MAX_PACKET, fork_server_command
+from ding_lite.parallel.supervise.job import EngineLost, NodeRecord, Report
 from ding_lite.parallel.supervise.node_process import (
     IMPORTING,
     RUNNING,
     SIGNALS,
+    Call,
     Command,
     Entered,
     Exited,
@@ -65,9 +65,9 @@ class LocalEngine:
     forwards_signals = True
 
     def __init__(
-        self, job: Job, directory: PrivateDirectory, *, preload: tuple[str, ...] = ()
+        self, call: Call, directory: PrivateDirectory, *, preload: tuple[str, ...] = ()
     ) -> None:
-        self._job = job
+        self._call = call
         self._directory = directory
         self._preload = preload
         self._children: dict[int, _Child] = {}
@@ -80,29 +80,21 @@ class LocalEngine:
         self._wake_lock = threading.Lock()
         self._is_closed = False
 
-    @property
-    def pid(self) -> int | None:
-        """The process id of the fork server; None before `open`."""
-        return None if self._process is None else self._process.pid
-
     def open(self) -> None:
         """Start the fork server; commands are queued until it is ready."""
         with only_programs_in_files():
             self._preparation = spawn.get_preparation_data("node")
         self._preparation["authkey"] = bytes(self._preparation["authkey"])
-        spec = ForkServerSpec(
-            control_fd=self._far_end.fileno(),
-            life_fd=self._life_r,
-            directory=str(self._directory.path),
-            preload=self._preload,
-        )
+        fds = self._far_end.fileno(), self._life_r
         # Signals are blocked from the start: the fork server begins in the group that gets Ctrl-C.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             self._process = subprocess.Popen(
-                spec.command(self._preparation["sys_path"]),
+                fork_server_command(
+                    self._preparation["sys_path"], *fds, str(self._directory.path), self._preload
+                ),
                 stdin=subprocess.DEVNULL,
-                pass_fds=(spec.control_fd, spec.life_fd, self._directory.lock_fd),
+                pass_fds=(*fds, self._directory.lock_fd),
                 start_new_session=True,
             )
         finally:
@@ -212,17 +204,16 @@ class LocalEngine:
             child.connection = None  # it has ended; the fork server will report how
 
     def _send_work(self, child: _Child, connection: Connection[Any, Any]) -> None:
-        job = self._job
+        call = self._call
         try:
-            work = job.work(child.node.spec)
-            connection.send(replace(work, args=(), kwargs={}))
-            connection.send((work.args, work.kwargs))  # apart, as only these may be unreadable
+            connection.send((child.node.spec, call.func))
+            connection.send((call.args, call.keywords))  # apart, as only these may be unreadable
         except OSError:
             pass  # the node has died; its earlier messages are still to be read
         except Exception as error:
-            parts = {"`main`": job.main, "the router's factory": job.make_router}
-            parts |= {f"argument {n} of `main`": arg for n, arg in enumerate(job.args, 1)}
-            parts |= {f"argument `{n}` of `main`": arg for n, arg in job.kwargs.items()}
+            parts: dict[str, object] = {"`main`": call.func}
+            parts |= {f"argument {n} of `main`": arg for n, arg in enumerate(call.args, 1)}
+            parts |= {f"argument `{n}` of `main`": arg for n, arg in call.keywords.items()}
             raise ConfigError(explain_unpicklable(parts, error)) from error
 
     def _read_control(self, *, may_be_lost: bool) -> Iterator[tuple[int, Report]]:

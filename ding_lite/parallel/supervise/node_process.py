@@ -16,7 +16,8 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing import spawn
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
@@ -36,7 +37,7 @@ from ding_lite.runtime.messaging.labels import describe_node
 from ding_lite.runtime.messaging.router import use_router_in_process
 from ding_lite.settings.environment import limit_torch_threads
 
-if TYPE_CHECKING:  # the fork server needs no transport
+if TYPE_CHECKING:
     from ding_lite.parallel.router.node_router import NodeRouter
 
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
@@ -52,19 +53,8 @@ IMPORTING: Stage = "importing `main`"
 CONNECTING: Stage = "connecting"
 RUNNING: Stage = "running `main`"
 
-
-MakeRouter: TypeAlias = Callable[[NodeSpec], "NodeRouter"]
-
-
-@dataclass(frozen=True)
-class Work:
-    """The task of a node process: its spec, its router and `main` with arguments."""
-
-    spec: NodeSpec
-    make_router: MakeRouter
-    main: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+Call: TypeAlias = partial[Any]
+"""`main` with its arguments."""
 
 
 @dataclass(frozen=True)
@@ -184,15 +174,18 @@ class NodeProcess(ForkProcess):
         try:
             with self._reporting():
                 _take_signals()
-                work = self._load()
-                self.name = describe_node(self.node_id, work.spec.labels)
+                spec, call = self._load()
+                # Not at the top: the fork server needs no transport.
+                from ding_lite.parallel.launch.membership import router_of
+
+                self.name = describe_node(self.node_id, spec.labels)
                 self._enter(CONNECTING)
-                with leaving(work.make_router(work.spec)) as router, self._reporting():
-                    router.wait_ready(work.spec.startup_timeout)
+                with leaving(router_of(spec)) as router, self._reporting():
+                    router.wait_ready(spec.startup_timeout)
                     _start("ding_lite-launcher", self._read_commands, router)
                     self._enter(RUNNING)
                     with node_of(router):
-                        result = call_main(work)
+                        result = call_main(call)
                 self._send_result(result)
         except BaseException:  # noqa: BLE001 - has been reported; the launcher raises it
             return False
@@ -215,14 +208,14 @@ class NodeProcess(ForkProcess):
         self._stage = stage
         self._connection.send(Entered(stage))
 
-    def _load(self) -> Work:
+    def _load(self) -> tuple[NodeSpec, Call]:
         preparation = self._connection.recv()
         self._enter(IMPORTING)
         # Before the import, which may take long: the launcher waits until all is received.
-        pickled_work, pickled_arguments = (self._connection.recv_bytes() for _ in range(2))
+        pickled_main, pickled_arguments = (self._connection.recv_bytes() for _ in range(2))
         spawn.prepare(preparation)
         try:
-            work: Work = ForkingPickler.loads(pickled_work)
+            spec, main = ForkingPickler.loads(pickled_main)
             args, kwargs = self._load_arguments(pickled_arguments)
         except AttributeError as error:
             raise ConfigError(
@@ -238,7 +231,7 @@ class NodeProcess(ForkProcess):
                 f"`pythonpath` in the settings of pytest)."
             ) from error
         self.is_importing = False
-        return replace(work, args=args, kwargs=kwargs)
+        return spec, partial(main, *args, **kwargs)
 
     def _load_arguments(self, pickled: bytes) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         try:
@@ -309,11 +302,11 @@ def node_of(router: NodeRouter) -> Iterator[None]:
             sys.setswitchinterval(before)
 
 
-def call_main(work: Work) -> Any:
+def call_main(call: Call) -> Any:
     """Call `main`; `sys.exit()` within it is a return, and KeyboardInterrupt by hand an error."""
     limit_torch_threads()
     try:
-        return work.main(*work.args, **work.kwargs)
+        return call()
     except SystemExit as error:
         if error.code in (None, 0):
             return None

@@ -14,15 +14,23 @@ does not end in time is killed.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 from ding_lite.clock import Deadline
 from ding_lite.errors import NodeFailed
-from ding_lite.parallel.supervise.engine import END_GRACE_S, Engine, EngineLost, Report
+from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.supervise.failures import Failure, crashed, raised, root_failure_error
-from ding_lite.parallel.supervise.job import Job, NodeRecord, Nodes
+from ding_lite.parallel.supervise.job import (
+    END_GRACE_S,
+    Engine,
+    EngineLost,
+    NodeRecord,
+    Nodes,
+    Report,
+)
 from ding_lite.parallel.supervise.node_process import (
     RUNNING,
     STARTING,
@@ -51,21 +59,21 @@ def back_off(num_restarts: int) -> float:
     return min(_BACK_OFF_S * 2.0 ** min(num_restarts, 32), _MAX_BACK_OFF_S)
 
 
-def run_job(job: Job, engine: Engine) -> list[Any]:
+def run_job(specs: Sequence[NodeSpec], engine: Engine, *, max_retries: int) -> list[Any]:
     """Run a job, and return the results of `main` by node or raise the error that has ended it."""
     with ExitStack() as stack:
         # Before the engine: a signal must never find nodes without a handler.
         interruption = stack.enter_context(interruptible(lambda _: engine.wake()))
         stack.callback(engine.close)
         engine.open()
-        supervisor = Supervisor(job, engine)
+        supervisor = Supervisor(specs, engine, max_retries)
         supervisor.start()
         while not supervisor.is_over:
             supervisor.turn(interruption.signum)
         failure = supervisor.failure
         if failure is not None:
             raise failure
-        if not engine.forwards_signals or len(supervisor.results) < len(job.specs):
+        if not engine.forwards_signals or len(supervisor.results) < len(specs):
             interruption.raise_if_any()
         return supervisor.results
 
@@ -73,10 +81,10 @@ def run_job(job: Job, engine: Engine) -> list[Any]:
 class Supervisor:
     """The launcher's view of a job: the state of its nodes, and decisions about them."""
 
-    def __init__(self, job: Job, engine: Engine) -> None:
-        self._job = job
+    def __init__(self, specs: Sequence[NodeSpec], engine: Engine, max_retries: int) -> None:
         self._engine = engine
-        self._nodes = Nodes({spec.node_id: NodeRecord(spec) for spec in job.specs})
+        self._max_retries = max_retries
+        self._nodes = Nodes({spec.node_id: NodeRecord(spec) for spec in specs})
         self._failures: list[Failure] = []
         self._error: Exception | None = None
         """The error to raise when no failure of a node explains the end."""
@@ -209,7 +217,7 @@ class Supervisor:
             and node.failure is not None
             and node.failure.may_pass
             and node.returned is None
-            and node.num_restarts < self._job.max_retries
+            and node.num_restarts < self._max_retries
         )
 
     def _restart(self, node: NodeRecord) -> bool:
@@ -226,7 +234,7 @@ class Supervisor:
             node.spec.node_id,
             failure.what,
             node.num_restarts,
-            self._job.max_retries,
+            self._max_retries,
             delay,
             f"\n{failure.traceback}" if failure.traceback else "",
         )

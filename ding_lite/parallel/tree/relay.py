@@ -428,8 +428,3 @@ class TreeRouter(NodeRouter):
     def _make_routing(self) -> Relay:
         others = Outbox(self.node_id, self._shared_sender, self._clock, relays=True)
         return Relay(self._spec, self.links, self._calls, self._streams, others, self._clock)
-
-
-def make_router(spec: NodeSpec, **parts: Any) -> NodeRouter:
-    """Make a `TreeRouter` for a node of a tree, else a `NodeRouter`, from their arguments."""
-    return (TreeRouter if spec.fan_out else NodeRouter)(spec, **parts)

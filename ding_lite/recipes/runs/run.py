@@ -18,7 +18,7 @@ from ding_lite.io.importing import refuse_while_importing
 from ding_lite.log import passing_warnings, write_to_stderr
 from ding_lite.middleware.checkpoints.resume import resume
 from ding_lite.middleware.env_step_budget import spent
-from ding_lite.parallel.launch.environment.detect import node_of_process
+from ding_lite.parallel.launch.environment import node_of_process
 from ding_lite.recipes.options import Options
 from ding_lite.recipes.runs import directory as files
 from ding_lite.recipes.runs.criterion import EPISODES_PER_COLLECTOR

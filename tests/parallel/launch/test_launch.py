@@ -11,12 +11,12 @@ import pytest
 from ding_lite.errors import ConfigError
 from ding_lite.parallel import Parallel
 from ding_lite.parallel.launch import launch
-from ding_lite.parallel.launch.environment.detect import detect
+from ding_lite.parallel.launch.environment import detect
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.runtime.messaging.router import current_router, use_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
-from tests.parallel.launch.environment.environs import TORCHRUN
+from tests.parallel.launch.environs import TORCHRUN
 
 
 def labels_within(**options: Any) -> set[str]:

@@ -32,6 +32,13 @@ def test_a_main_of_which_a_call_runs_nothing_is_refused(main: Any, workers: int)
         Parallel.runner(workers)(main)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_main_that_is_no_function_is_refused(workers: int) -> None:
+    main: Any = "main"
+    with pytest.raises(ConfigError, match="`main` is 'main'; a function was expected"):
+        Parallel.runner(workers)(main)
+
+
 @wraps(coroutine)
 def wrapped(*words: str) -> tuple[str, ...]:
     return words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,9 +13,9 @@ from typing import Any
 import pytest
 
 from ding_lite.clock import Deadline
-from ding_lite.errors import ConfigError, LabelError, RemoteError
+from ding_lite.errors import ConfigError, DeadlineExceeded, LabelError, RemoteError
 from ding_lite.parallel.launch import membership
-from ding_lite.parallel.launch.join import join
+from ding_lite.parallel.launch.join import join, joining_node
 from ding_lite.parallel.launch.membership import ROSTER, ElasticRouter, read_roster
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
@@ -175,6 +176,14 @@ def test_a_tree_and_listed_edges_cannot_be_elastic() -> None:
             JobPlan(num_nodes=2, topology=topology, protocol="tcp", elastic=True)
 
 
+def test_a_job_to_join_that_is_not_there_is_named_with_the_given_time() -> None:
+    with socket.create_server((LOOPBACK, 0)) as silent:
+        address = f"tcp://{LOOPBACK}:{silent.getsockname()[1]}"
+        plan = JobPlan(num_nodes=1, protocol="tcp", startup_timeout=0.2)
+        with pytest.raises(DeadlineExceeded, match=r"has waited 0\.2 s .* Something listens on"):
+            joining_node(plan, [address], None)
+
+
 # -- state of a joining node ---------------------------------------------------------------
 
 
@@ -239,6 +248,16 @@ def test_nodes_that_join_a_mesh_concurrently_are_all_connected(job: Any) -> None
     for node, router in here.routers.items():
         others = [other for other in here.routers if other != node]
         assert [router.call(other, "who") for other in others] == others
+    recorders = [Recorder(here.routers[node]) for node in range(5)]
+    here.routers[5].emit("hello", 5)
+    for recorder in recorders:
+        recorder.wait(partial(has_heard, recorder))
+    both = [World(here.routers[node]).group([0, 5]) for node in (0, 5)]
+    assert together(*(partial(own.all_gather, own.rank) for own in both)) == [[0, 1]] * 2
+
+
+def has_heard(recorder: Recorder) -> bool:
+    return (5, "hello", (5,)) in recorder.events
 
 
 def test_the_first_nodes_of_a_mesh_keep_their_places(job: Any) -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from ding_lite.errors import ConfigError
 from ding_lite.parallel import Parallel
-from ding_lite.parallel.launch.environment.base import Placement
+from ding_lite.parallel.launch.environment import Placement
 from ding_lite.parallel.launch.place import attached_node, node_of_environment, node_of_launcher
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.security import make_key
-from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.network.topology import Growth, NodeSpec
 from ding_lite.runtime.task import Task
 from ding_lite.settings.environment import Settings
 
@@ -125,6 +125,14 @@ def test_arguments_override_the_environment_except_number_of_nodes_and_ports(
         Parallel.runner(1, roles=["learner"])
 
 
+def test_nodes_of_an_elastic_job_listen_for_those_that_join() -> None:
+    one = spec_of(1, dials=(A,), elastic=True)
+    assert (one.listen, one.growth) == ("tcp://127.0.0.1:0", Growth("mesh", 2))
+    alone = spec_of(0, 1, topology="star", elastic=True, environ={"ports": (50515,)})
+    assert (alone.listen, alone.growth) == (A, Growth("star", 1))
+    assert spec_of(1, dials=(A,), topology="star", elastic=True).listen is None
+
+
 # -- placed by a launcher -------------------------------------------------------------------
 
 
@@ -213,7 +221,7 @@ def test_an_ipv6_host_of_node_0_makes_nodes_listen_on_ipv6(
 
 def test_several_machines_need_a_key_and_the_host_of_node_0_on_all_nodes(tmp_path: Path) -> None:
     for node in range(3):
-        with pytest.raises(ConfigError, match=r"no key to authenticate them\. Make one"):
+        with pytest.raises(ConfigError, match=r"no key to .* Make one with `ding-lite keygen"):
             apart(node, "gpu08", tmp_path, key_file=None)
         with pytest.raises(ConfigError, match="does not give the host of node 0"):
             apart(node, "", tmp_path)

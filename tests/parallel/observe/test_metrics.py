@@ -25,7 +25,7 @@ from ding_lite.parallel.observe.metrics import (
     own_directory,
     read_metrics,
 )
-from ding_lite.parallel.observe.metrics_reporter import Loads, Reporter, where_is
+from ding_lite.parallel.observe.metrics_reporter import Reporter, where_is
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.in_process import InprocTransport, Network
 from ding_lite.runtime.context import Context
@@ -316,7 +316,7 @@ def test_a_tick_writes_nothing_until_a_second_has_passed(tmp_path: Path, clock: 
     transport = InprocTransport(Network(), 0, peers=(), clock=clock)
     with closing(NodeRouter(spec, transport=transport, clock=clock)) as router:
         spec = replace(spec, directory=str(tmp_path))  # the router's own reporter writes elsewhere
-        reporter = Reporter(spec, router.links, router._inbox, lambda: Loads(0, 0, 0), clock)
+        reporter = Reporter(spec, router.links, router._inbox, router._streams, int, clock)
         written = []
         for _ in range(4):
             reporter.turn()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
 
@@ -12,8 +13,7 @@ import pytest
 
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.network.topology import NodeSpec
-from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.parallel.supervise.job import Job, NodeRecord
+from ding_lite.parallel.supervise.job import NodeRecord
 from ding_lite.parallel.supervise.local_engine import LocalEngine, _Child
 from ding_lite.parallel.supervise.node_process import (
     RUNNING,
@@ -25,8 +25,7 @@ from ding_lite.parallel.supervise.node_process import (
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[LocalEngine]:
-    job = Job((), os.getpid, make_router=NodeRouter)
-    engine = LocalEngine(job, PrivateDirectory(tmp_path))
+    engine = LocalEngine(partial(os.getpid), PrivateDirectory(tmp_path))
     yield engine
     engine.close()
     assert list(tmp_path.iterdir()) == []
@@ -40,10 +39,10 @@ def record(node_id: int) -> NodeRecord:
 
 def test_a_fork_server_blocks_signals_from_its_start(engine: LocalEngine) -> None:
     engine.open()
-    assert engine.pid is not None
+    assert engine._process is not None
     [blocked] = [
         int(line.split()[1], 16)
-        for line in Path(f"/proc/{engine.pid}/status").read_text().splitlines()
+        for line in Path(f"/proc/{engine._process.pid}/status").read_text().splitlines()
         if line.startswith("SigBlk")
     ]
     assert all(blocked >> (number - 1) & 1 for number in SIGNALS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,10 +10,8 @@ import pytest
 
 from ding_lite.errors import DeadlineExceeded, NodeFailed
 from ding_lite.parallel.launch.plan import JobPlan
-from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.supervise import supervisor as supervise
-from ding_lite.parallel.supervise.engine import EngineLost, Report
-from ding_lite.parallel.supervise.job import Job, NodeRecord
+from ding_lite.parallel.supervise.job import EngineLost, NodeRecord, Report
 from ding_lite.parallel.supervise.node_process import (
     IMPORTING,
     RUNNING,
@@ -84,7 +81,7 @@ def run(engine: ScriptedEngine, *, max_retries: int = 0) -> list[Any]:
     """Run a star of three nodes."""
     plan = JobPlan(num_nodes=3, topology="star", startup_timeout=None)
     specs = plan.specs_at([f"inproc://{k}" for k in range(3)], job="")
-    return run_job(Job(specs, os.getpid, make_router=NodeRouter, max_retries=max_retries), engine)
+    return run_job(specs, engine, max_retries=max_retries)
 
 
 def ends(*node_ids: int) -> list[tuple[int, Report]]:

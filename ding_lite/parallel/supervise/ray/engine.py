@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import secrets
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,15 +25,14 @@ from typing import Any
 from ding_lite.clock import Deadline
 from ding_lite.errors import DeadlineExceeded, DingLiteError
 from ding_lite.log import named_in_logs
-from ding_lite.parallel.launch.membership import router_of
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.security import SECRET_BYTES, load_key
 from ding_lite.parallel.network.topology import HUB
-from ding_lite.parallel.supervise.engine import END_GRACE_S, Report
-from ding_lite.parallel.supervise.job import Job, NodeRecord
+from ding_lite.parallel.supervise.job import END_GRACE_S, NodeRecord, Report
 from ding_lite.parallel.supervise.node_process import (
     RUNNING,
     STARTING,
+    Call,
     Command,
     Entered,
     Exited,
@@ -62,9 +61,7 @@ CALLS_AT_ONCE = 8
 
 def run_on_ray(
     plan: JobPlan,
-    main: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    call: Call,
     *,
     max_retries: int,
     resources: Resources,
@@ -79,8 +76,8 @@ def run_on_ray(
     num_cpus = sum(float(asked["num_cpus"]) for asked in wanted)
     with connected_to(ray, num_cpus) as head, named_in_logs("launcher"), without_rays_handler():
         specs = plan.specs_at([""] * plan.num_nodes, job=f"ray {secrets.token_hex(4)}")
-        job = Job(specs, main, args, kwargs, make_router=router_of, max_retries=max_retries)
-        return run_job(job, RayEngine(ray, head, plan, job, wanted))
+        engine = RayEngine(ray, head, plan, call, wanted)
+        return run_job(specs, engine, max_retries=max_retries)
 
 
 @dataclass
@@ -105,13 +102,13 @@ class RayEngine:
         ray: ModuleType,
         head: str,
         plan: JobPlan,
-        job: Job,
+        call: Call,
         wanted: Sequence[Mapping[str, Any]],
     ) -> None:
         self._ray = ray
         self._head = head
         self._plan = plan
-        self._job = job
+        self._call = call
         self._wanted = wanted
         self._secret = secrets.token_bytes(SECRET_BYTES)
         if plan.key_file is not None:
@@ -251,7 +248,7 @@ class RayEngine:
     def _run(self, actor: _Actor) -> None:
         actor.is_running = True
         self._report(actor, Entered(RUNNING))
-        self._ask(actor, actor.handle.run.remote(self._job.work(actor.node.spec), self._secret))
+        self._ask(actor, actor.handle.run.remote(actor.node.spec, self._call, self._secret))
 
 
 def _failed(error: Any, stage: Stage) -> Failed:

@@ -12,14 +12,16 @@ from dataclasses import replace
 from typing import Any
 
 from ding_lite.log import named_in_logs
+from ding_lite.parallel.launch.membership import router_of
 from ding_lite.parallel.memory.segments import remove_left_over
 from ding_lite.parallel.network.address import Address, PrivateDirectory, free_ports
 from ding_lite.parallel.network.interfaces import interface_towards
 from ding_lite.parallel.network.security import save_key
+from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.supervise.node_process import (
+    Call,
     Command,
-    Work,
     call_main,
     execute,
     leaving,
@@ -44,27 +46,27 @@ class RayNode:
         [free] = free_ports(own, 1)
         return str(Address("tcp", own, free))
 
-    def run(self, work: Work, secret: bytes) -> object:
+    def run(self, spec: NodeSpec, call: Call, secret: bytes) -> object:
         """Connect, run `main` and return its result; on an error leave without a good-bye."""
         key_file = self._directory.path / "job.key"
         save_key(key_file, secret)
         directory = str(self._directory.path)
-        spec = replace(work.spec, key_file=str(key_file), directory=directory)
+        spec = replace(spec, key_file=str(key_file), directory=directory)
         with named_in_logs(describe_node(spec.node_id, spec.labels)):
             try:
-                return self._run(replace(work, spec=spec))
+                return self._run(spec, call)
             finally:
                 self.leave()
 
-    def _run(self, work: Work) -> Any:
-        with leaving(work.make_router(work.spec)) as router:
+    def _run(self, spec: NodeSpec, call: Call) -> Any:
+        with leaving(router_of(spec)) as router:
             with self._lock:
                 self._router = router
                 for command in self._early:
                     execute(router, command)
             router.wait_ready()
             with node_of(router):
-                return call_main(work)
+                return call_main(call)
 
     def send(self, command: Command) -> None:
         """Carry out a command of the launcher, as soon as there is a router."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from concurrent.futures import Future
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ding_lite.errors import DeadlineExceeded
-from ding_lite.parallel.launch.membership import router_of
 from ding_lite.parallel.launch.plan import JobPlan
-from ding_lite.parallel.supervise.job import Job, NodeRecord
+from ding_lite.parallel.supervise.job import NodeRecord
 from ding_lite.parallel.supervise.node_process import (
     RUNNING,
     Entered,
@@ -88,8 +88,7 @@ def started() -> tuple[FakeRay, RayEngine, list[NodeRecord]]:
     plan = JobPlan(num_nodes=3, topology="star", protocol="tcp", startup_timeout=5.0)
     ray: Any = FakeRay()
     specs = plan.specs_at([""] * 3, job="a job")
-    job = Job(specs=specs, main=os.getpid, make_router=router_of)
-    engine = RayEngine(ray, "127.0.0.1:6379", plan, job, [{"num_cpus": 1}] * 3)
+    engine = RayEngine(ray, "127.0.0.1:6379", plan, partial(os.getpid), [{"num_cpus": 1}] * 3)
     nodes = [NodeRecord(spec) for spec in specs]
     for node in nodes:
         engine.start(node)

@@ -1,4 +1,4 @@
-"""Nodes that get SIGTERM in no step, in their last one, or raise or exit while others wait."""
+"""Nodes that get SIGTERM in no step or in their last one, or raise or exit while others wait."""
 
 import os
 import signal
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import ding_lite.log
 from ding_lite import Parallel, Task
+from ding_lite.distributed import World
 from ding_lite.errors import DeadlineExceeded
 from tests.programs.given import given, say
 
@@ -51,6 +52,16 @@ def raises_once():
     return "ended"
 
 
+def barrier():
+    world = World.current()
+    if world.node_id == 2 and not Path("failed").exists():
+        Path("failed").touch()
+        raise ZeroDivisionError("on the way to the barrier")
+    group = world.group([0, 1, 2])
+    group.barrier(timeout=15.0)
+    return group.all_gather(world.node_id)
+
+
 def exits_once():
     seen = []
     with Task() as task:
@@ -69,4 +80,5 @@ def exits_once():
 
 if __name__ == "__main__":
     ding_lite.log.configure()
-    print(Parallel.runner(2, auto_recover=given.recover)(globals()[given.main]))
+    num_nodes = 3 if given.main == "barrier" else 2
+    print(Parallel.runner(num_nodes, "star", auto_recover=given.recover)(globals()[given.main]))

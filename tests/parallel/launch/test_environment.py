@@ -7,10 +7,15 @@ from typing import Any
 import pytest
 
 from ding_lite.errors import ConfigError
-from ding_lite.parallel.launch.environment.base import FIRST_PORT, Placement
-from ding_lite.parallel.launch.environment.detect import LAUNCHERS, detect, placement_of
+from ding_lite.parallel.launch.environment import (
+    FIRST_PORT,
+    LAUNCHERS,
+    Placement,
+    detect,
+    placement_of,
+)
 from ding_lite.settings.environment import Settings
-from tests.parallel.launch.environment.environs import (
+from tests.parallel.launch.environs import (
     KUBERNETES,
     MPICH,
     OPEN_MPI,
@@ -118,6 +123,29 @@ def test_a_missing_host_of_node_0_is_explained() -> None:
     assert "mpirun -x MASTER_ADDR=" in found(MPI_APART).how_to_tell
     reported = found({**KUBERNETES, "MASTER_ADDR": ""}).how_to_tell
     assert "Set MASTER_ADDR in the pod template to the name of pod 0: train-0." in reported
+
+
+@pytest.mark.parametrize(
+    ("machines", "host"),
+    [
+        ("login", "login"),
+        ("a,b", "a"),
+        ("n[1-3]", "n1"),
+        ("n[09-11,20]", "n09"),
+        ("n[1]-ib,m", "n1-ib"),
+        ("r[1-2]n[01,3]", "r1n01"),
+        ("gpu-a[1-2],gpu-b[1,3-4].site", "gpu-a1"),
+        ("gpu-b[1,3-4].site,a", "gpu-b1.site"),
+    ],
+)
+def test_the_host_of_node_0_is_the_first_of_slurms_list(machines: str, host: str) -> None:
+    assert found({**SLURM, "SLURM_STEP_NODELIST": machines}).host == host
+
+
+@pytest.mark.parametrize("machines", ["n[a-b]", "n[1;2]", "n[]", "n[1", "n1]", ",a"])
+def test_a_malformed_list_of_slurm_is_refused(machines: str) -> None:
+    with pytest.raises(ConfigError, match=r"SLURM_STEP_NODELIST is .* cannot be read"):
+        detect({**SLURM, "SLURM_STEP_NODELIST": machines})
 
 
 def test_an_allocation_alone_and_incomplete_variables_are_no_launch() -> None:

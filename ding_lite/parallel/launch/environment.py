@@ -1,0 +1,253 @@
+"""The place of this process in a job, as an external launcher describes it.
+
+A launcher such as torchrun or srun starts one process for each node of a job and describes it in
+environment variables. One function for each launcher reads its variables, from the given mapping
+only. It returns a `Placement`, or None if that launcher has not started this process.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from ding_lite.errors import ConfigError
+from ding_lite.settings.environment import Settings
+
+FIRST_PORT = 20_000
+"""The lowest derived port; the highest is below the ephemeral range of Linux."""
+_PORTS_OF_A_JOB = 8
+_NUM_BLOCKS = 1_500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """The place of this process in a job, read from the launcher's environment variables."""
+
+    launcher: str
+    node_id: int
+    num_nodes: int
+    job: str
+    """An identifier that all nodes of the job share, most likely different from other jobs."""
+    on_one_machine: bool
+    host: str = ""
+    """The host of node 0, if it is known."""
+    how_to_tell: str = ""
+    """Advice for a user if it is unknown."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.node_id < self.num_nodes:
+            raise ConfigError(
+                f"The environment says that {self.launcher} has started this process as node "
+                f"{self.node_id} of {self.num_nodes}; the nodes are numbered from 0 on, so the "
+                f"last one is {self.num_nodes - 1}. Was a variable of {self.launcher} "
+                f"changed?"
+            )
+
+    @property
+    def port(self) -> int:
+        """The port of node 0, a hash of the job; node k has the k-th port after it."""
+        digest = blake2b(f"{self.launcher} {self.job}".encode(), digest_size=8).digest()
+        block = int.from_bytes(digest, "little") % _NUM_BLOCKS
+        return FIRST_PORT + _PORTS_OF_A_JOB * block
+
+
+# -- launchers -----------------------------------------------------------------------------
+
+
+def of_torchrun(environ: Mapping[str, str]) -> Placement | None:
+    """Read the variables of torchrun and its relatives, such as `accelerate launch`."""
+    node_id, num_nodes = number(environ, "RANK"), number(environ, "WORLD_SIZE")
+    run_id = environ.get("TORCHELASTIC_RUN_ID")
+    if run_id is None or node_id is None or num_nodes is None:
+        return None
+    host = master(environ)
+    on_one_machine = number(environ, "LOCAL_WORLD_SIZE") == num_nodes
+    return Placement(
+        launcher="torchrun",
+        node_id=node_id,
+        num_nodes=num_nodes,
+        job=f"{run_id} {host}:{environ.get('MASTER_PORT')}",
+        on_one_machine=on_one_machine or names_this_machine(host),
+        host=host,
+        how_to_tell="Set MASTER_ADDR to the name of its machine.",
+    )
+
+
+_OPEN_MPI = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"
+_MPICH = "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"
+_JOBS = "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"
+"""Variables with the job id of Open MPI; MPICH has none."""
+
+
+def of_mpi(environ: Mapping[str, str]) -> Placement | None:
+    """Read the variables of Open MPI, MPICH and Intel MPI; no MPI library is needed."""
+    for of_rank, of_size, of_local_size in (_OPEN_MPI, _MPICH):
+        node_id, num_nodes = number(environ, of_rank), number(environ, of_size)
+        if node_id is None or num_nodes is None or _is_from_srun(environ, of_size, num_nodes):
+            continue
+        host = master(environ)
+        on_one_machine = number(environ, of_local_size) == num_nodes
+        return Placement(
+            launcher="mpirun",
+            node_id=node_id,
+            num_nodes=num_nodes,
+            job=next((environ[name] for name in _JOBS if environ.get(name)), "without a name"),
+            on_one_machine=on_one_machine or names_this_machine(host),
+            host=host,
+            how_to_tell=(
+                "Set MASTER_ADDR to the name of the machine that runs rank 0, on all of them: "
+                "`mpirun -x MASTER_ADDR=...` of Open MPI, `mpiexec -genv MASTER_ADDR ...` of MPICH."
+            ),
+        )
+    return None
+
+
+def _is_from_srun(environ: Mapping[str, str], of_size: str, num_nodes: int) -> bool:
+    """Tell whether srun has started MPICH directly; srun's own variables then say more."""
+    return of_size == "PMI_SIZE" and number(environ, "SLURM_STEP_NUM_TASKS") == num_nodes
+
+
+_FIRST_NAME = re.compile(r"(?:[^\[\],\s]|\[\d[\d,-]*\])+")
+"""A name with lists of numbers, as in `r[1-2]n[08-10,12]`."""
+_NUMBERS = re.compile(r"\[(\d+)[^\]]*\]")
+
+
+def of_slurm(environ: Mapping[str, str]) -> Placement | None:
+    """Read the variables of one `srun`, which starts a process for each task of a job step.
+
+    Those of a batch script or of a `salloc` shell describe an allocation, not this process.
+    """
+    node_id, num_nodes = number(environ, "SLURM_PROCID"), number(environ, "SLURM_STEP_NUM_TASKS")
+    step = environ.get("SLURM_STEP_ID")
+    if not step or node_id is None or num_nodes is None:
+        return None
+    machines = environ.get("SLURM_STEP_NODELIST", "").strip()
+    host = _first_name(machines)  # that of task 0
+    return Placement(
+        launcher="srun",
+        node_id=node_id,
+        num_nodes=num_nodes,
+        job=f"{environ.get('SLURM_JOB_ID')}.{step}",
+        on_one_machine=host == machines != "" or number(environ, "SLURM_STEP_NUM_NODES") == 1,
+        host=host,
+        how_to_tell="SLURM_STEP_NODELIST should name the machines of the step; was it unset?",
+    )
+
+
+def _first_name(machines: str) -> str:
+    found = _FIRST_NAME.match(machines)
+    if machines and (found is None or machines[found.end() : found.end() + 1] not in ("", ",")):
+        raise ConfigError(
+            f"SLURM_STEP_NODELIST is {machines!r}, which cannot be read; expected was something "
+            f"like 'gpu[08-10,12]', as srun sets it."
+        )
+    return "" if found is None else _NUMBERS.sub(r"\1", found[0])
+
+
+def of_kubernetes(environ: Mapping[str, str]) -> Placement | None:
+    """Read the variables of a pod of an indexed job.
+
+    Kubernetes gives a pod its index only. The pod template must set the number of pods, as
+    `DING_LITE_NUM_NODES` (without it the pods are separate jobs), and the host name of pod 0, as
+    `MASTER_ADDR`, since it contains the name of the headless service.
+    """
+    node_id = number(environ, "JOB_COMPLETION_INDEX")
+    num_nodes = number(environ, "DING_LITE_NUM_NODES")
+    if node_id is None or num_nodes is None:
+        return None
+    pod, ending, host = environ.get("HOSTNAME", ""), f"-{node_id}", master(environ)
+    job = pod.removesuffix(ending) if pod.endswith(ending) else ""
+    return Placement(
+        launcher="kubernetes",
+        node_id=node_id,
+        num_nodes=num_nodes,
+        job=job or host or "without a name",
+        on_one_machine=names_this_machine(host),
+        host=host,
+        how_to_tell=(
+            f"Set MASTER_ADDR in the pod template to the name of pod 0: {job or 'JOB'}-0.SERVICE, "
+            f"where SERVICE is the headless service that is the `subdomain` of the pods."
+        ),
+    )
+
+
+LAUNCHERS = (of_torchrun, of_mpi, of_slurm, of_kubernetes)
+"""Launchers from the innermost to the outermost: srun may start mpirun or torchrun, and a pod any
+of them."""
+
+
+def detect(environ: Mapping[str, str]) -> Placement | None:
+    """Return the placement by the innermost launcher; None without one or with one process."""
+    found = (of_one(environ) for of_one in LAUNCHERS)
+    place = next((place for place in found if place is not None), None)
+    return None if place is None or place.num_nodes == 1 else place
+
+
+def placement_of(settings: Settings, environ: Mapping[str, str]) -> Placement | None:
+    """Return the placement by a launcher, unless a node's place, an engine or an address is set."""
+    is_whole = settings.node_id is not None and settings.num_nodes is not None
+    if is_whole or settings.engine is not None or settings.attach_to:
+        return None
+    place = detect(environ)
+    if place is None:
+        return None
+    for variable, ours, found in (
+        ("DING_LITE_NUM_NODES", settings.num_nodes, place.num_nodes),
+        ("DING_LITE_NODE_ID", settings.node_id, place.node_id),
+    ):
+        if ours not in (None, found):
+            raise ConfigError(
+                f"{variable} is {ours}, but {place.launcher} has started this process as node "
+                f"{place.node_id} of {place.num_nodes}. Unset it, or set both DING_LITE_NUM_NODES "
+                f"and DING_LITE_NODE_ID, and {place.launcher} is not asked."
+            )
+    return place
+
+
+def node_of_process(settings: Settings, environ: Mapping[str, str]) -> int | None:
+    """Return the node of this process; None unless each node of a job was started by itself."""
+    place = placement_of(settings, environ)
+    return settings.node_id if place is None else place.node_id
+
+
+# -- variables -----------------------------------------------------------------------------
+
+
+def number(environ: Mapping[str, str], name: str) -> int | None:
+    """Return a variable as a whole number; None if it is not set."""
+    text = environ.get(name, "").strip()
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise ConfigError(
+            f"{name} is {text!r}; a whole number was expected there, from the launcher that sets "
+            f"it. Unset it if no launcher has started this process."
+        )
+    return int(text)
+
+
+def master(environ: Mapping[str, str]) -> str:
+    """Return the host of node 0 from `MASTER_ADDR`; "" if it is not set."""
+    host = environ.get("MASTER_ADDR", "").strip()
+    if "/" in host or (":" in host and _ip(host) is None):
+        raise ConfigError(
+            f"MASTER_ADDR is {host!r}; a host name or an IP address was expected, without a port "
+            f"or brackets, such as 10.0.0.7 or fd00::7."
+        )
+    return host
+
+
+def names_this_machine(host: str) -> bool:
+    """Tell whether a host is a literal name of the loopback interface; no DNS lookup."""
+    found = _ip(host)
+    return host == "localhost" or (found is not None and found.is_loopback)
+
+
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host)
+    return None

@@ -1,1 +1,0 @@
-"""Detect the launcher of this process from its environment; one module a launcher."""
