@@ -392,7 +392,6 @@ def loss_of_members(
     distribution: Distribution,
     *given: Any,  # noqa: ANN401 - those of `actor_critic_loss`
 ) -> tuple[dict[str, AnyArray], AnyArray, AnyArray]:
-    """Compute the loss of several policies of one class, and its gradients."""
     return actor_critic_loss(policy._policy_loss, rows, settings, distribution, *given)
 
 

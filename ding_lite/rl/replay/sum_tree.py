@@ -59,7 +59,6 @@ class SumTree:
 
     @staticmethod
     def bytes_for(capacity: int) -> int:
-        """Return the maximum memory of a tree of that many slots, in bytes."""
         return 2 * TreeShape.of(capacity).num_nodes * np.dtype(np.float64).itemsize
 
     @property

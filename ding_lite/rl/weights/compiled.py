@@ -132,7 +132,6 @@ class CudaRecorder:
 
 
 def check_captures(device: torch.device, *, optimizer: object = None) -> None:
-    """Raise unless an update on a device can be captured."""
     if is_host(device):
         raise ConfigError(
             f'`compile="graph"` captures updates as CUDA graphs, and the device is '
