@@ -87,7 +87,6 @@ ORDER: dict[str, tuple[str, ...]] = {
         "weights",
         "recorded",
         "networks formulas replay envs checkpoint reward_norm",
-        "updates",
         "evaluation policies",
         "torch_policies",
     ),

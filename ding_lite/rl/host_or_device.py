@@ -34,7 +34,6 @@ def is_host(device: torch.device) -> bool:
 
 
 def usable_device(device: str | torch.device) -> torch.device:
-    """Return a device of this machine; raise ConfigError if it cannot be used."""
     try:
         found = torch.zeros(0, device=device).device
     except (RuntimeError, AssertionError, TypeError) as error:  # each backend raises its own

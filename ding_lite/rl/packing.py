@@ -72,7 +72,6 @@ class Leaf:
 
     @property
     def dtype(self) -> type[np.uint8] | type[np.float32]:
-        """The dtype as the input of a network."""
         is_bytes = isinstance(self.space, Box) and self.space.dtype == np.uint8
         return np.uint8 if is_bytes else np.float32
 

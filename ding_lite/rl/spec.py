@@ -190,7 +190,6 @@ class EnvSpec:
 
 
 def check_spec(spec: object) -> None:
-    """Raise an error if `spec` is not an `EnvSpec`, for example if it is the environments."""
     if not isinstance(spec, EnvSpec):
         has_one = isinstance(getattr(spec, "spec", None), EnvSpec)
         advice = "Give its `.spec`" if has_one else "Give `make_envs(...).spec`"
@@ -200,7 +199,6 @@ def check_spec(spec: object) -> None:
 
 
 def within(spec: EnvSpec, action: NumpyArray) -> NumpyArray:
-    """Return actions within what an environment takes."""
     return action if spec._bounds is None else np.clip(action, *spec._bounds)
 
 

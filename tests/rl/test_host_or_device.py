@@ -7,28 +7,12 @@ import pytest
 import torch
 
 from ding_lite.errors import NonFiniteError
-from ding_lite.rl.host_or_device import DeviceMetrics, as_tensor, computable, metrics_of, on, unread
-
-CPU, META = torch.device("cpu"), torch.device("meta")
+from ding_lite.rl.host_or_device import DeviceMetrics, as_tensor, metrics_of, unread
 
 
 def check(loss: float) -> None:
     if not np.isfinite(loss):
         raise NonFiniteError(f"{loss}")
-
-
-def test_a_cpu_computes_on_arrays_in_the_memory_of_tensors() -> None:
-    tensor = torch.ones(3, requires_grad=True)
-    array = computable(tensor)
-    array[0] = 5.0
-    assert tensor.tolist() == [5.0, 1.0, 1.0]
-    assert isinstance(on(CPU, tensor.detach()), np.ndarray)
-    assert on(CPU, array) is array
-
-
-def test_a_device_computes_on_tensors_there() -> None:
-    assert on(META, np.ones(3)).device == META
-    assert computable(torch.ones(3, device="meta")).device == META
 
 
 def test_a_read_only_array_is_copied() -> None:

@@ -14,34 +14,6 @@ def draw(random, count=3):
         return torch.rand(count)
 
 
-def test_the_global_generator_is_left_alone():
-    state = torch.get_rng_state()
-    random = TorchRandom(0, "a")
-    draw(random)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_streams_and_seeds_are_independent():
-    drawn = [
-        draw(TorchRandom(seed, name)) for seed, name in ((0, "a"), (0, "a"), (1, "a"), (0, "b"))
-    ]
-    assert torch.equal(drawn[0], drawn[1])
-    assert not torch.equal(drawn[0], drawn[2])
-    assert not torch.equal(drawn[0], drawn[3])
-
-
-def test_a_stream_continues_after_loading():
-    random = TorchRandom(0, "a")
-    first = draw(random)
-    state = {name: words.numpy() for name, words in random.state_dict().items()}
-    expected = draw(random)
-    other = TorchRandom(5, "a")
-    other.load_state_dict(state)
-    assert torch.equal(draw(other), expected)
-    other.reseed(0)
-    assert torch.equal(draw(other), first)
-
-
 def test_an_exception_restores_the_global_generator():
     state = torch.get_rng_state()
     with pytest.raises(RuntimeError, match="shape"), TorchRandom(0, "a"):

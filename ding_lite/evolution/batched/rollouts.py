@@ -38,9 +38,16 @@ from ding_lite.rl.policies.actor_critic import (
     updates_of,
 )
 from ding_lite.rl.policies.impala import IMPALA
+from ding_lite.rl.policies.rollout_updates import (
+    Descend,
+    Estimate,
+    Forward,
+    ForwardResult,
+    Infer,
+    Request,
+)
 from ding_lite.rl.recorded.actor_critic import Recurrence
 from ding_lite.rl.replay.rollouts import Minibatch
-from ding_lite.rl.updates.rollouts import Descend, Estimate, Forward, ForwardResult, Infer, Request
 from ding_lite.rl.weights.flat_module import copied
 
 AnyPolicy: TypeAlias = ActorCriticPolicy[Any]

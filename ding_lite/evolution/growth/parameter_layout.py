@@ -19,7 +19,7 @@ from ding_lite.evolution.growth.layers import (
 )
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.conv import num_features, torso_for
-from ding_lite.rl.networks.trees.parts import encoded_parts, encodes_images
+from ding_lite.rl.networks.parts import encoded_parts, encodes_images
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.base.open_policy import OpenPolicy
 from ding_lite.rl.policies.box_policy import BoxPolicy

@@ -59,7 +59,6 @@ class Folder:
             return read_file(MANIFEST, most=parsable_bytes(MANIFEST_BYTES), folder=self._fd)
 
     def read(self, name: object, *, most: int) -> bytes:
-        """Read a file that the manifest names."""
         with self._explained(name):
             return read_file(_checked(name), most=most, folder=self._fd, follow=False)
 
@@ -77,7 +76,6 @@ class Folder:
                 return done
 
     def size(self, name: object) -> int:
-        """Return the size of a file that the manifest names, in bytes."""
         with self._explained(name):
             return os.stat(_checked(name), dir_fd=self._fd, follow_symlinks=False).st_size
 

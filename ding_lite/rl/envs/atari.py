@@ -32,7 +32,6 @@ def play_atari(env: Env) -> Env:
 
 
 def check_is_game(env: Env, *, setting: str = "atari") -> None:
-    """Raise unless an environment is a game of the Arcade Learning Environment."""
     if not hasattr(env.unwrapped, "ale"):
         raise ConfigError(
             f"`{setting}` is on, but {type(env.unwrapped).__name__} is no Atari game. Leave "
@@ -55,7 +54,6 @@ class EndAtLifeLoss(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._newest: tuple[Any, dict[str, Any]] = (None, {})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:  # noqa: ANN401
-        """Begin a game, or continue it after the loss of a life."""
         if not self._has_lost_life or seed is not None:
             self._newest = self.env.reset(seed=seed, options=options)
         self._has_lost_life = False

@@ -47,7 +47,6 @@ def choose(
     num_envs: int,
     make_source: Callable[[str], Source],
 ) -> EnvsMode:
-    """Find the fastest mode of stepping environments, and log it."""
     mode: EnvsMode
     kind = maker.native_kind()
     if kind == "theirs":  # its episodes differ: a measurement must not decide
@@ -121,7 +120,6 @@ def seconds_of_a_step(source: Source, spec: EnvSpec, num_envs: int, *, clock: Cl
 
 
 def make_source_of(maker: EnvMaker, mode: str, *, spec: EnvSpec, seeds: list[int]) -> Source:
-    """Make the source of environments in a mode: `native`, `sync` or `async`."""
     if mode == "async":
         workers = min(len(seeds), max(2, num_cores()))
         return WorkerSource(maker, spec=spec, seeds=seeds, num_workers=workers)

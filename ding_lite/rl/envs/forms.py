@@ -55,7 +55,6 @@ class Form:
             np.concatenate(raws, out=rows.reshape(self._joined_shape), casting="unsafe")
 
     def write_row(self, row: NumpyArray, raw: Any) -> None:  # noqa: ANN401 - of the space
-        """Write an environment's observation into a row of `empty`."""
         if self._packing is not None:
             self._packing.write_row(row, raw)
         elif self._start is not None:
@@ -71,7 +70,6 @@ class Form:
 
 
 def supported_obs_space(env_id: str, space: Space[Any]) -> ObsSpace:
-    """Return the space if its observations are supported, else raise."""
     parts = list(leaf_spaces(space))
     for keys, part in parts:
         is_box = isinstance(part, Box) and 1 <= len(part.shape) <= 3
@@ -101,7 +99,6 @@ def supported_obs_space(env_id: str, space: Space[Any]) -> ObsSpace:
 def supported_action_space(
     env_id: str, space: Space[Any]
 ) -> Discrete | Box | MultiDiscrete | MultiBinary:
-    """Return the space if its actions are supported, else raise."""
     if isinstance(space, Discrete):
         return space
     is_vector = isinstance(space, Space) and len(space.shape or ()) == 1 and space.shape != (0,)

@@ -236,7 +236,6 @@ class EnvMaker:
             raise fault from error
 
     def make(self, num_envs: int) -> list[Env]:
-        """Make several environments; if one cannot be made, close the others."""
         envs: list[Env] = []
         try:
             for _ in range(num_envs):
@@ -274,7 +273,6 @@ class EnvMaker:
             close_all([env])
 
     def spec_of(self, env: Env | VectorEnv[Any, Any, Any], *, frame_stack: int) -> EnvSpec:
-        """Return the spec of an environment, or of the members of a vector environment."""
         env_id = self.name
         maker: EnvMaker = self
         with raising_env_errors(env_id, "observation_space or action_space"):
@@ -423,7 +421,6 @@ def _is_plain(made: partial[Any]) -> bool:
 
 
 def missing_package(name: str, error: BaseException) -> MissingExtraError:
-    """Return the error for an environment that needs a package which cannot be imported."""
     text = str(error)
     extra = next((extra for extra, word in _EXTRAS.items() if word in text.lower()), None)
     advice = text.rstrip(".") if extra is None else f"Install it: {pip_line(extra)}"
@@ -444,5 +441,4 @@ def _broken_import(error: BaseException | None) -> ImportError | None:
 
 
 def ids_of_native() -> list[str]:
-    """Return the ids of the registry that `make_envs` can step as one array program."""
     return sorted(env_id for env_id in gymnasium.registry if EnvMaker(env_id).native_kind())

@@ -37,7 +37,6 @@ _REGISTERED_BY = {"ALE": ("ale_py", "atari"), "MinAtar": ("minatar.gym", "minata
 
 
 def find_env(name: str) -> Registration | Make:
-    """Find an environment by its name, in one of the forms of this module's docstring."""
     place, _, member = name.rpartition(":")
     if not place:
         return find_registered(name)
@@ -96,7 +95,6 @@ def _register_package(env_id: str) -> None:
 
 
 def short_name(env: str | Make) -> str:
-    """Return the name of an environment for messages and directories."""
     if isinstance(env, str):
         return env.rpartition(":")[2]
     if isinstance(env, partial):
@@ -127,7 +125,6 @@ def described(made: object) -> dict[str, Any] | None:
 
 
 def undescribed(about: Mapping[str, Any]) -> Make:
-    """Return the function of a description by `described`; raise ConfigError if not found."""
     found = find_env(find_again(about["name"]))
     if isinstance(found, Registration):
         raise ConfigError(f"{about['name']} is an environment; a function was expected.")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -44,7 +45,6 @@ History: TypeAlias = dict[str, Any]
 
 MAX_HISTORY = 100_000
 """The longest episode that is saved, in env steps; a longer one restarts when it is restored."""
-_TRIM_EVERY = 1_024
 
 
 class Source(Protocol):
@@ -86,18 +86,18 @@ class EnvLoop:
         self._form = Form(spec)
         self._seeds: list[int | None] = list(seeds)
         self._action_form = ActionForm(spec)
-        # The history of each environment: its generator when its episode began, and its first step.
+        # The history of each environment: its generator when its episode began, and the actions of
+        # all environments since then, of which it reads its own.
         self._origins: list[History] = [{} for _ in envs]
-        self._begun = np.zeros(len(envs), dtype=np.int64)
-        self._log: list[NumpyArray] = []
-        self._log_begins = 0
+        self._actions: list[deque[NumpyArray]] = [deque(maxlen=MAX_HISTORY + 1) for _ in envs]
 
     def reset(self) -> NumpyArray:
         return self.reset_where(np.ones(len(self._envs), dtype=np.bool_))
 
     def step(self, action: NumpyArray) -> RawStep:
-        self._note(action)
-        num_envs = len(self._envs)
+        num_envs, kept = len(self._envs), action.copy()
+        for history in self._actions:
+            history.append(kept)
         reward = np.empty(num_envs, dtype=np.float32)
         terminated, truncated = np.empty((2, num_envs), dtype=np.bool_)
         actions, raws = self._action_form.of_each(action), []
@@ -118,39 +118,29 @@ class EnvLoop:
         return frames
 
     def save(self) -> dict[str, Any]:
-        """Return the history of each environment, or an empty one if it is unknown."""
-        histories: list[History] = []
-        for index, origin in enumerate(self._origins):
-            begun = int(self._begun[index]) - self._log_begins
-            if not origin or begun < 0:
-                histories.append({})
-                continue
-            actions = np.array([step[index] for step in self._log[begun:]])
-            histories.append(origin | {"actions": actions.astype(self._spec.action_dtype)})
-        return {"histories": histories}
+        return {"histories": [self._history(index) for index in range(len(self._envs))]}
+
+    def _history(self, index: int) -> History:
+        """Return the history of an environment; empty if it is unknown or too long."""
+        origin, kept = self._origins[index], self._actions[index]
+        if not origin or len(kept) > MAX_HISTORY:
+            return {}
+        actions = np.array([action[index] for action in kept])
+        return origin | {"actions": actions.astype(self._spec.action_dtype)}
 
     def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
         """Replay histories; an empty history begins a new episode."""
         histories, frames = state["histories"], self._form.empty(len(self._envs))
-        self._log.clear()
-        longest = max((len(history.get("actions", ())) for history in histories), default=0)
-        empty = np.zeros((len(self._envs), *self._spec.action_shape), self._spec.action_dtype)
-        log = [empty.copy() for _ in range(longest)]
-        self._log_begins, end = 0, longest
-
         for index, history in enumerate(histories):
             self._seeds[index] = history.get("seed", self._seeds[index])
             if "rng" in history:
                 self._seeds[index] = None
                 set_rng_state(_generator(self._envs[index]), history["rng"])
             self._reset_one(index, frames[index])
-            actions = history.get("actions", ())
-            self._begun[index] = end - len(actions)
-            for time, action in enumerate(actions, start=end - len(actions)):
-                log[time][index] = action
+            for action in history.get("actions", ()):
+                self._actions[index].append(np.broadcast_to(action, (len(frames), *action.shape)))
                 raw, *_ = self._envs[index].step(self._action_form.of_each(action[None])[0])
                 self._write(index, frames[index], raw)
-        self._log = log
         return frames, np.array(list(map(bool, histories)))
 
     def close(self) -> None:
@@ -159,7 +149,7 @@ class EnvLoop:
     def _reset_one(self, index: int, frame: NumpyArray) -> None:
         env, seed = self._envs[index], self._seeds[index]
         self._seeds[index] = None
-        self._begun[index] = self._log_begins + len(self._log)
+        self._actions[index].clear()
         self._origins[index] = _origin(env, seed)
         raw, _ = env.reset(seed=seed)
         self._write(index, frame, raw)
@@ -168,15 +158,6 @@ class EnvLoop:
         self._form.write_row(frame, raw)
         if self._spec.has_action_mask:
             self._form.write_masks(frame, self._envs[index].action_mask)
-
-    def _note(self, action: NumpyArray) -> None:
-        """Record the actions of a step, and drop those that no history needs any more."""
-        self._log.append(action.copy())
-        if len(self._log) % _TRIM_EVERY == 0:
-            end = self._log_begins + len(self._log)
-            needed = max(int(self._begun.min()), end - MAX_HISTORY)
-            del self._log[: needed - self._log_begins]
-            self._log_begins = needed
 
 
 def _generator(env: CheckedEnv) -> np.random.Generator:

@@ -309,7 +309,6 @@ class Envs:
         return np.concatenate([frames] * self.spec.frame_stack, axis=1)
 
     def _go_back(self, obs: NumpyArray, source_state: dict[str, Any]) -> None:
-        """Restore the environments to the states with these observations."""
         frames, is_known_N = self._source.restore(source_state)
         expected = obs[:, -self.spec.frame_shape[0] :]
         is_same_N = (frames == expected).reshape(self.num_envs, -1).all(axis=1)

@@ -316,7 +316,6 @@ class StateGaussian(BoxUnits):
 
 
 def make_distribution(spec: EnvSpec) -> Distribution:
-    """Make the distribution for discrete actions: categorical, or a product of distributions."""
     space = spec.action_space
     if isinstance(space, MultiDiscrete):
         return MultiCategorical(space.nvec.tolist())

@@ -207,7 +207,6 @@ class SquashedGaussianActor(BoxActor):
     outputs_per_action = 2
 
     def act(self, obs: NumpyArray) -> FloatArray:
-        """Compute the tanh of the means, as an array."""
         mean, _ = np.split(self._body.infer(obs), 2, axis=-1)
         action: FloatArray = np.tanh(mean)
         return action

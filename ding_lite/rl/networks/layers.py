@@ -215,7 +215,6 @@ class MLP:
         return self._head.forward_numpy(features_NI)
 
     def infer(self, x_NI: FloatArray) -> FloatArray:
-        """Compute the outputs of a single network as an array, [N, O]."""
         if len(x_NI) <= self._max_numpy_rows:
             return self.forward_numpy(x_NI)
         outputs_NO: FloatArray = self.forward(placed(x_NI, self._head.device))[-1].cpu().numpy()
@@ -257,12 +256,10 @@ class MLPOutputs:
         return self.forward_saving(x)[0]
 
     def forward_saving(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Compute the outputs, and the activations for `backward`."""
         outputs = self._layers.forward(x)
         return outputs[-1], outputs
 
     def infer(self, x: FloatArray) -> FloatArray:
-        """Compute the outputs as an array."""
         outputs: FloatArray = self.forward(torch.from_numpy(x)).numpy()
         return outputs
 

@@ -14,8 +14,7 @@ from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, Number
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
-from ding_lite.rl.replay.rollouts import Minibatch, merged
-from ding_lite.rl.updates.rollouts import (
+from ding_lite.rl.policies.rollout_updates import (
     Descend,
     Forward,
     ForwardResult,
@@ -24,6 +23,7 @@ from ding_lite.rl.updates.rollouts import (
     unseen_values,
     with_gae,
 )
+from ding_lite.rl.replay.rollouts import Minibatch, merged
 from ding_lite.settings.config import suggests
 from ding_lite.settings.rules import SHARE, setting
 

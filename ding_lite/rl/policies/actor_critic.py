@@ -4,7 +4,7 @@ A subclass adds how it learns from rollouts. It learns where its network is: on 
 computed on arrays, on any other device on tensors there, and the host does not wait for them.
 
 The algorithms are in `a2c.py`, `ppo.py` and `impala.py`: each writes its updates as a generator,
-which yields what is to be computed (`rl/updates/rollouts.py`). `_answer` computes it for one
+which yields what is to be computed (`rollout_updates.py`). `_answer` computes it for one
 policy, `evolution/batched/rollouts.py` for all of a population at once.
 """
 
@@ -28,16 +28,11 @@ from ding_lite.rl.host_or_device import AnyArray, Metrics, Number, number
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.actor_critic import ActorCriticNetwork
 from ding_lite.rl.networks.inputs import make_norm
-from ding_lite.rl.networks.trees.parts import encodes_images, for_inference
+from ding_lite.rl.networks.parts import encodes_images, for_inference
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig, make_network
 from ding_lite.rl.policies.base.config import check_no_description, own_config
 from ding_lite.rl.policies.base.gradient_policy import GradientPolicy
-from ding_lite.rl.recorded.actor_critic import RecordedActorCritic, Recurrence, RecurrentActorCritic
-from ding_lite.rl.replay.rollouts import Minibatch, join_rollouts, merged, on_device
-from ding_lite.rl.seeding import make_rng
-from ding_lite.rl.spec import EnvSpec, within
-from ding_lite.rl.torch_random import TorchRandom
-from ding_lite.rl.updates.rollouts import (
+from ding_lite.rl.policies.rollout_updates import (
     Estimate,
     Forward,
     ForwardResult,
@@ -46,6 +41,11 @@ from ding_lite.rl.updates.rollouts import (
     Request,
     Updates,
 )
+from ding_lite.rl.recorded.actor_critic import RecordedActorCritic, Recurrence, RecurrentActorCritic
+from ding_lite.rl.replay.rollouts import Minibatch, join_rollouts, merged, on_device
+from ding_lite.rl.seeding import make_rng
+from ding_lite.rl.spec import EnvSpec, within
+from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat import FlatWeights
 from ding_lite.rl.weights.flat_module import MakeModule
@@ -392,7 +392,6 @@ def loss_of_members(
     distribution: Distribution,
     *given: Any,  # noqa: ANN401 - those of `actor_critic_loss`
 ) -> tuple[dict[str, AnyArray], AnyArray, AnyArray]:
-    """Compute the loss of several policies of one class, and its gradients."""
     return actor_critic_loss(policy._policy_loss, rows, settings, distribution, *given)
 
 

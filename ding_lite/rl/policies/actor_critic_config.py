@@ -33,7 +33,7 @@ from ding_lite.rl.networks.modules import (
     Torso,
     without_numbers,
 )
-from ding_lite.rl.networks.trees.parts import inputs_of
+from ding_lite.rl.networks.parts import inputs_of
 from ding_lite.rl.policies.base.config import PolicyConfig, StepConfig
 from ding_lite.rl.recorded.actor_critic import log_std_name, make_own_actor_critic
 from ding_lite.rl.spec import EnvSpec

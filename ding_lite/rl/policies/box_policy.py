@@ -36,7 +36,7 @@ from ding_lite.rl.networks.action_values import Critics
 from ding_lite.rl.networks.box_actors import BoxActor
 from ding_lite.rl.networks.box_networks import BoxForm, BoxNetworks, Networks
 from ding_lite.rl.networks.inputs import make_norm, read_norm, with_norm
-from ding_lite.rl.networks.trees.parts import for_inference
+from ding_lite.rl.networks.parts import for_inference
 from ding_lite.rl.policies.base.config import PolicyConfig, check_no_description, own_config
 from ding_lite.rl.policies.base.open_policy import OpenPolicy
 from ding_lite.rl.policies.base.spaces import BoxActions, packed

@@ -26,8 +26,8 @@ from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.host_or_device import AnyArray, Metrics, as_tensor, metrics_of, on
 from ding_lite.rl.networks.inputs import make_norm
 from ding_lite.rl.networks.modules import without_numbers
+from ding_lite.rl.networks.parts import encodes_images, for_inference, inputs_of
 from ding_lite.rl.networks.q_nets import QNetwork, draw_weights, make_q_network, recorded_q_networks
-from ding_lite.rl.networks.trees.parts import encodes_images, for_inference, inputs_of
 from ding_lite.rl.policies.base.config import (
     QLearningConfig,
     StepConfig,

@@ -15,8 +15,7 @@ from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, Number, floats, namespace
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
-from ding_lite.rl.replay.rollouts import Minibatch, merged
-from ding_lite.rl.updates.rollouts import (
+from ding_lite.rl.policies.rollout_updates import (
     Descend,
     Forward,
     ForwardResult,
@@ -26,6 +25,7 @@ from ding_lite.rl.updates.rollouts import (
     recurrence_of,
     unseen_values,
 )
+from ding_lite.rl.replay.rollouts import Minibatch, merged
 from ding_lite.settings.config import suggests
 from ding_lite.settings.rules import COUNT, at_least, check_all, positive, setting
 

@@ -19,9 +19,15 @@ from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, Number, floats, namespace
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
+from ding_lite.rl.policies.rollout_updates import (
+    Descend,
+    ForwardResult,
+    Updates,
+    values_of,
+    with_gae,
+)
 from ding_lite.rl.recorded.actor_critic import Recurrence
 from ding_lite.rl.replay.rollouts import Minibatch
-from ding_lite.rl.updates.rollouts import Descend, ForwardResult, Updates, values_of, with_gae
 from ding_lite.rl.weights.compiled import CapturedUpdate, Inputs, Outputs
 from ding_lite.settings.config import suggests
 from ding_lite.settings.rules import COUNT, SHARE, positive, setting

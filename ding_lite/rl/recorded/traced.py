@@ -32,7 +32,6 @@ class Traced(NamedTuple):
 
 
 def trace(function: Function, given: Sequence[Tensor]) -> Function:
-    """Trace a function for the shapes of its arguments."""
     with _TRACING, torch.no_grad():
         traced: Function = make_fx(function)(*given).forward
     return traced

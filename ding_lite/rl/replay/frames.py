@@ -76,7 +76,6 @@ class Frames:
     def bytes_for(
         obs_shape: tuple[int, ...], dtype: np.dtype[Any], *, stack: int, capacity: int
     ) -> int:
-        """Return the memory of the storage, in bytes."""
         frame_bytes = math.prod(obs_shape) // stack * dtype.itemsize
         frames = _num_frames(stack, capacity) * (frame_bytes + 8 + 8)
         return frames + capacity * 2 * stack * np.dtype(np.int32).itemsize
@@ -180,7 +179,6 @@ class Frames:
         return (first * (state["rows"].shape[1] // 2), *rest), state["frames"].dtype
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned."""
         frames, used = state["frames"], min(state["next_number"], self._num_frames)
         if frames.shape != (used, *self._frames.shape[1:]):
             raise CheckpointError(

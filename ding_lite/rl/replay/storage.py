@@ -112,7 +112,6 @@ class Storage:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned."""
         _check_layout(saved_layout(state), self.layout)
         for name, array in state["arrays"].items():
             self._arrays[name][: len(array)] = array
@@ -179,7 +178,6 @@ def _parts(layout: Layout) -> tuple[np.dtype[Any], list[str], bool]:
 
 
 def check_replay_fits(spec: EnvSpec, *, capacity: int) -> None:
-    """Raise if a replay needs more memory than the machine has."""
     needed = Storage.bytes_for(layout_of_spec(spec), capacity=capacity, stack=spec.frame_stack)
     check_fits(needed, what=f"A replay for {spec.env_id}", capacity=capacity)
 
@@ -259,7 +257,6 @@ def load_rows(arrays: Mapping[str, NumpyArray], saved: Mapping[str, Any], count:
 
 
 def layout_of_own(fields: OwnFields | None) -> Layout:
-    """Return the layout of a user's own fields, checked."""
     if not isinstance(fields, Mapping | None):
         raise ConfigError(
             f"`fields` is {kind_of(fields)}; a dict of the shape and the dtype of one row of each "

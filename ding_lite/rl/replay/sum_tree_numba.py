@@ -1,6 +1,6 @@
 """Walks along a sum tree, compiled by numba; imported only if the extra `fast` is installed.
 
-They compute the same sums in the same order as `sum_tree_numpy`, so the extra changes only the
+They compute the same sums in the same order as `NumpyWalks`, so the extra changes only the
 speed of a run. The sums of elder siblings are not stored: in a compiled loop, adding them up when
 they are needed is faster than updating them.
 """
@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from ding_lite.rl.replay.sum_tree_numpy import Float32Array, Float64Array, Int64Array, TreeShape
-
+Float32Array: TypeAlias = npt.NDArray[np.float32]
+Float64Array: TypeAlias = npt.NDArray[np.float64]
+Int64Array: TypeAlias = npt.NDArray[np.int64]
 FnT = TypeVar("FnT", bound=Callable[..., object])
 
 
 class NumbaWalks:
     """Finds slots and updates sums, like `NumpyWalks`."""
 
-    def __init__(self, shape: TreeShape, sums: Float64Array) -> None:
+    def __init__(self, shape: tuple[int, ...], sums: Float64Array) -> None:
         self._shape = tuple(shape)  # numba reads a named tuple as slowly as 30 leaves
         self._sum = sums
 

@@ -43,14 +43,12 @@ class Attributes:
         self._names = names
 
     def changed(self) -> dict[str, Any]:
-        """Copy the values that changed to the CPU."""
         now = {name: getattr(self._policy, name, None) for name in self._built}
         is_changed = (n for n, v in now.items() if not _is_same(v, self._built[n]))
         plain = {n: _copied(now[n], CPU) for n in is_changed if _is_plain(now[n])}
         return plain | {name: _state_of(found) for name, found in self._stateful().items()}
 
     def generators(self) -> dict[str, Any]:
-        """Copy the states of the generators."""
         found = self._stateful().items()
         return {name: _state_of(each) for name, each in found if isinstance(each, Generator)}
 

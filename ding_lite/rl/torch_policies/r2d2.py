@@ -18,11 +18,11 @@ from torch.nn import functional as F
 
 from ding_lite.errors import ConfigError, ShapeError, kind_of
 from ding_lite.rl.batch import NumpyArray, Sequences
+from ding_lite.rl.formulas.returns import rescaled, sequence_targets, unscaled
 from ding_lite.rl.formulas.schedules import linear
-from ding_lite.rl.formulas.sequence_targets import rescaled, sequence_targets, unscaled
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.modules import Torso
-from ding_lite.rl.networks.trees.parts import inputs_of
+from ding_lite.rl.networks.parts import inputs_of
 from ding_lite.rl.policies.base.config import QLearningConfig, check_no_description
 from ding_lite.rl.policies.base.spaces import discrete_actions
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs

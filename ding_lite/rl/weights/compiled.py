@@ -9,7 +9,7 @@ in static memory, and replays for which the host only copies inputs into that me
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -44,19 +44,6 @@ def compiler_of(setting: Compile) -> Compiler | None:
     )
 
 
-class Recorder(Protocol):
-    """Records the operations of a function on a device."""
-
-    def warm_up(self, run: Callable[[], Outputs]) -> Outputs:
-        """Run a function before it is recorded."""
-
-    def record(self, run: Callable[[], Outputs]) -> tuple[Callable[[], object], Outputs]:
-        """Return a function that repeats the operations of `run`, and the outputs.
-
-        `run` is called once. The operations may only be recorded, not done, by that call.
-        """
-
-
 class CapturedUpdate:
     """Runs an update as a graph that is recorded once for each shape of its inputs.
 
@@ -64,7 +51,7 @@ class CapturedUpdate:
     """
 
     def __init__(
-        self, update: Callable[..., Outputs], recorder: Recorder, *, device: torch.device
+        self, update: Callable[..., Outputs], recorder: CudaRecorder, *, device: torch.device
     ) -> None:
         self._update, self._recorder, self._device = update, recorder, device
         self._graphs: dict[Hashable, _Graph] = {}
@@ -88,7 +75,7 @@ class _Graph:
         self,
         held: dict[str, Tensor],
         update: Callable[..., Outputs],
-        recorder: Recorder,
+        recorder: CudaRecorder,
         inputs: Inputs,
         form: Mapping[str, Hashable],
     ) -> None:
@@ -110,7 +97,7 @@ class _Graph:
 
 
 class CudaRecorder:
-    """Records CUDA graphs."""
+    """Records the operations of a function as a CUDA graph."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -127,6 +114,10 @@ class CudaRecorder:
         return found
 
     def record(self, run: Callable[[], Outputs]) -> tuple[Callable[[], object], Outputs]:
+        """Return a function that repeats the operations of `run`, and the outputs.
+
+        `run` is called once, and its operations are only recorded by that call, not done.
+        """
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, stream=self._stream):
@@ -141,7 +132,6 @@ class CudaRecorder:
 
 
 def check_captures(device: torch.device, *, optimizer: object = None) -> None:
-    """Raise unless an update on a device can be captured."""
     if is_host(device):
         raise ConfigError(
             f'`compile="graph"` captures updates as CUDA graphs, and the device is '

@@ -191,27 +191,6 @@ def test_whole_numbers_of_observations_may_be_indices_of_an_embedding():
         check_range(lambda obs: 9.0 * Embeds()(obs), spec, device=CPU)
 
 
-def test_gradients_are_those_of_autograd_and_of_the_weights_or_the_action_only():
-    modules = critics_of(lambda spec: Values())
-    flat = FlatModule(modules)
-    critics, first = RecordedCritics(flat), RecordedCritics(flat, first=1)
-    obs, action, grad_EB = torch.randn(7, 3), torch.randn(1, 7, 2), torch.randn(2, 7)
-    flat.grads.flat.fill_(9.0)
-    q_1B, saved_q = first.forward_action(obs, action)
-    assert q_1B.shape == (1, 1, 7)
-    found_1BA = first.backward_action(saved_q, grad_EB[:1, None])
-    weight = modules[0].layer.weight[0]
-    torch.testing.assert_close(found_1BA[0], grad_EB[0].unsqueeze(1) * weight[3:].detach())
-    assert (flat.grads.flat == 9.0).all()
-
-    q_EB, saved = critics.forward_saving(obs, action)
-    torch.testing.assert_close(critics.forward(obs, action), q_EB)
-    critics.backward(saved, grad_EB[:, None])
-    x = torch.cat((obs, action[0]), dim=1)
-    for index in range(2):
-        torch.testing.assert_close(flat.grads[f"{index}.layer.weight"][0], grad_EB[index] @ x)
-
-
 class Blind(Values):
     def forward(self, obs, action):
         return self.layer.weight.sum() * obs[:, 0]

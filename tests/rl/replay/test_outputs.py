@@ -1,28 +1,29 @@
+"""The memory of large batches is used again, but not while any part of a batch is in use."""
+
 import numpy as np
 import pytest
 import torch
 
-from ding_lite.rl.replay.outputs import LARGE_BYTES, MOST_KEPT, Outputs
+from ding_lite.rl import ReplayBuffer, Transitions
+from ding_lite.rl.replay.outputs import LARGE_BYTES, MOST_KEPT
 
-SOURCE = np.arange(50 * 10_000, dtype=np.float32).reshape(50, 10_000)
-INDEX = np.arange(20)
-assert len(INDEX) * SOURCE[0].nbytes > LARGE_BYTES
+WIDTH = 10_000
+ROWS = np.arange(20)
+
+
+@pytest.fixture
+def replay():
+    number = np.arange(50)
+    obs = np.repeat(number[:, None], WIDTH, axis=1).astype(np.float32)
+    no = np.zeros(50, np.bool_)
+    replay = ReplayBuffer(capacity=50)
+    replay.add(Transitions(obs, number, obs[:, 0], obs, no, no, np.ones(50, np.int32)))
+    assert len(ROWS) * obs[0].nbytes > LARGE_BYTES
+    return replay
 
 
 def numbers_in(held):
     return np.asarray(held.numpy() if isinstance(held, torch.Tensor) else held).copy()
-
-
-def address(array):
-    return torch.as_tensor(array).data_ptr()
-
-
-def test_memory_without_references_is_reused():
-    outputs = Outputs()
-    first = torch.from_numpy(outputs.take(SOURCE, INDEX))
-    used = address(first)
-    del first
-    assert address(outputs.take(SOURCE, INDEX + 1)) == used
 
 
 @pytest.mark.parametrize(
@@ -35,32 +36,26 @@ def test_memory_without_references_is_reused():
         lambda tensor: tensor.reshape(-1).split(100)[7],
     ],
 )
-def test_memory_in_use_is_not_overwritten(keep):
-    outputs = Outputs()
-    held = keep(torch.from_numpy(outputs.take(SOURCE, INDEX)))
+def test_memory_in_use_is_not_overwritten(replay, keep):
+    held = keep(replay.sample(len(ROWS)).obs)
     before = numbers_in(held)
-    for shift in range(5):
-        outputs.take(SOURCE, INDEX + shift)
+    for _ in range(5):
+        replay.sample(len(ROWS))
     np.testing.assert_array_equal(numbers_in(held), before)
 
 
-def test_memory_is_allocated_while_many_batches_are_in_use():
-    outputs = Outputs()
-    held = [outputs.take(SOURCE, INDEX + shift) for shift in range(MOST_KEPT + 4)]
-    assert len({address(array) for array in held}) == MOST_KEPT + 4
-    for shift, array in enumerate(held):
-        np.testing.assert_array_equal(array, SOURCE[INDEX + shift])
+def test_memory_is_used_again_and_allocated_while_many_batches_are_in_use(replay):
+    used = {replay.sample(len(ROWS)).obs.data_ptr() for _ in range(4)}
+    assert len(used) <= 2  # those of `obs` and `next_obs`
+    held = [replay.sample(len(ROWS)) for _ in range(MOST_KEPT + 4)]
+    assert len({batch.obs.data_ptr() for batch in held}) == len(held)
+    for batch in held:
+        assert (batch.obs == batch.reward[:, None]).all()
 
 
-def test_memory_of_another_size_is_released():
-    outputs = Outputs()
+def test_memory_of_another_size_is_released(replay):
     for size in range(20, 50):
-        np.testing.assert_array_equal(outputs.take(SOURCE, np.arange(size)), SOURCE[:size])
-    assert len(outputs._arrays) == 1
-
-
-def test_few_rows_are_memory_of_their_own():
-    outputs = Outputs()
-    first, second = (outputs.take(SOURCE, np.array([row])) for row in (1, 2))
-    assert first.tolist() != second.tolist()
-    assert not outputs._arrays
+        batch = replay.sample(size)
+        assert (batch.obs == batch.reward[:, None]).all()
+        del batch
+    assert len(replay._storage._outputs._arrays) == 2

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ding_lite.errors import ConfigError, MissingExtraError
-from ding_lite.rl.replay.sum_tree import SumTree
-from ding_lite.rl.replay.sum_tree_numpy import FAMILY, TOP_WIDTH, TreeShape
+from ding_lite.rl.replay.sum_tree import FAMILY, TOP_WIDTH, SumTree, TreeShape
 from tests.rl import reference
 
 HAS_NUMBA = find_spec("numba") is not None

@@ -29,7 +29,7 @@ from ding_lite.rl import (
     mean_return,
     save_checkpoint,
 )
-from ding_lite.rl.formulas.sequence_targets import rescaled, unscaled
+from ding_lite.rl.formulas.returns import rescaled, unscaled
 from ding_lite.rl.protocols import LearnsFromSequences
 from tests.rl.nets import Leaky
 

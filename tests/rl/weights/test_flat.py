@@ -8,14 +8,6 @@ from ding_lite.rl.weights.flat import FlatAdam, FlatWeights
 SHAPES = {"torso.0.weight": (3, 2), "torso.0.bias": (3,), "head.weight": (1, 3)}
 
 
-def test_named_tensors_and_the_flat_one_are_the_same_memory():
-    weights = FlatWeights(SHAPES)
-    weights["head.weight"].fill_(2.0)
-    assert weights.flat.tolist() == [0.0] * 9 + [2.0] * 3
-    weights.flat[6] = 5.0
-    assert weights["torso.0.bias"].tolist() == [5.0, 0.0, 0.0]
-
-
 def test_a_snapshot_does_not_change_with_the_weights():
     weights = FlatWeights(SHAPES)
     snapshot = weights.snapshot()

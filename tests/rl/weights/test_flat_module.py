@@ -18,58 +18,6 @@ def two_layers():
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
 
 
-class Tied(nn.Module):
-    """Uses one matrix twice."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.second.weight = self.first.weight
-
-    def forward(self, x):
-        return self.second(self.first(x))
-
-
-def test_parameters_and_gradients_become_views_and_keep_their_values():
-    module, twin = two_layers(), two_layers()
-    twin.load_state_dict(module.state_dict())
-    flat = FlatModule(module)
-    x = torch.randn(5, 4)
-    twin(x).sum().backward()
-    flat.module(x).sum().backward()
-    expected = torch.cat([p.grad.flatten() for p in twin.parameters()])
-    torch.testing.assert_close(flat.grads.flat, expected)
-    torch.testing.assert_close(
-        flat.weights.flat, torch.cat([p.detach().flatten() for p in twin.parameters()])
-    )
-    flat.weights.flat.zero_()
-    assert all(not parameter.any() for parameter in module.parameters())
-
-
-def test_a_shared_parameter_lies_in_the_flat_weights_once():
-    flat = FlatModule(Tied())
-    assert len(flat.weights.flat) == 16 + 4 + 4
-    x = torch.randn(3, 4)
-    flat.module(x).sum().backward()
-    twin = Tied()
-    twin.load_state_dict(flat.module.state_dict())
-    twin(x).sum().backward()
-    torch.testing.assert_close(flat.grads["first.weight"], twin.first.weight.grad)
-
-
-def test_a_snapshot_has_buffers_and_can_be_loaded_by_a_plain_module():
-    flat = FlatModule(two_layers())
-    flat.train(True)
-    flat.module(torch.randn(64, 4) + 3.0)
-    taken = flat.snapshot()
-    plain = two_layers()
-    plain.load_state_dict(taken)
-    assert plain[1].num_batches_tracked == 1
-    other = FlatModule(two_layers())
-    other.load({name: tensor.numpy() for name, tensor in taken.items()})
-    torch.testing.assert_close(other.snapshot(), taken, rtol=0, atol=0)
-
-
 def test_buffers_that_were_expanded_are_loaded():
     module = nn.Linear(2, 2)
     module.register_buffer("scale", torch.ones(1).expand(2))
@@ -102,24 +50,6 @@ def test_what_does_not_fit_is_not_loaded_at_all():
 def test_a_module_that_cannot_be_flattened_is_refused(module, message):
     with pytest.raises(ConfigError, match=message):
         FlatModule(module)
-
-
-def test_a_module_of_another_policy_is_refused():
-    module = two_layers()
-    FlatModule(module)
-    with pytest.raises(ConfigError, match="memory of another policy"):
-        FlatModule(module)
-
-
-def test_a_function_makes_the_same_module_for_the_same_seed():
-    state = torch.get_rng_state()
-    first, again, other = (
-        made_module(lambda spec: nn.Linear(spec.obs_shape[0], 2), SPEC, seed=seed).state_dict()
-        for seed in (0, 0, 1)
-    )
-    assert torch.equal(first["weight"], again["weight"])
-    assert not torch.equal(first["weight"], other["weight"])
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize(

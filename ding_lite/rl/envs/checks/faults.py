@@ -74,7 +74,6 @@ def close_all(envs: Iterable[Env | VectorEnv[Any, Any, Any]]) -> None:
 
 
 def obs_and_info(name: str, answer: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401
-    """Return the result of `reset`, checked: two values, the second one a dict."""
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise EnvError(
             f"{name} returned {shown(answer)} from `reset`; two values were expected: obs, info. "
@@ -86,7 +85,6 @@ def obs_and_info(name: str, answer: Any) -> tuple[Any, dict[str, Any]]:  # noqa:
 
 
 def five_values(name: str, answer: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:  # noqa: ANN401
-    """Return the result of `step`, checked: five values, the last one a dict."""
     if not isinstance(answer, tuple) or len(answer) != 5:
         found = f"{len(answer)} values" if isinstance(answer, tuple) else shown(answer)
         raise EnvError(wrong_count(name, found))
@@ -104,7 +102,6 @@ def _info_fault(name: str, info: Any, where: str) -> EnvError:  # noqa: ANN401
 
 
 def wrong_count(name: str, found: str) -> str:
-    """Return the message for a `step` that did not return five values."""
     return (
         f"{name} returned {found} from `step`; five were expected: obs, reward, terminated, "
         f"truncated, info. Environments written for gym before 0.26 return four: tell `terminated` "

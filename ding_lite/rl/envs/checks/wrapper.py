@@ -104,7 +104,6 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, reward, terminated, truncated, info
 
     def close(self) -> None:
-        """Close the environment; raise EnvError if it raises."""
         with raising_env_errors(self.name, "close"):
             self.env.close()
 

@@ -186,7 +186,6 @@ class OpenPolicy(ABC):
         return obs if self._norm is None else self._norm(obs)
 
     def _normalized(self, batch: Any) -> Any:  # noqa: ANN401 - of the type of the batch
-        """Return a batch, or a rollout, with its observations normalised."""
         if self._norm is None:
             return batch
         names = {"obs", "next_obs", "last_obs", "cut_obs"} & {f.name for f in fields(batch)}
@@ -216,7 +215,6 @@ class OpenPolicy(ABC):
         return self._norm
 
     def _progress(self) -> dict[str, Any]:
-        """Copy the state of random numbers and the counts, a part of every policy's state."""
         counts = {"env_step": self.env_step, "train_iter": self.train_iter}
         return {**self._random_state(), **counts}
 

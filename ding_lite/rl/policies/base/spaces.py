@@ -70,7 +70,6 @@ def packed(obs: Any, spec: EnvSpec) -> NumpyArray:  # noqa: ANN401 - a tree, or 
 
 
 def check_obs(obs: Array, spec: EnvSpec) -> None:
-    """Raise unless observations have the shape [N, ...] and the dtype of the spec."""
     if obs.shape[1:] != spec.obs_shape:
         hint = "" if spec.packing is None else " Packed: `spec.pack` makes them of their parts."
         if obs.shape == spec.obs_shape:

@@ -28,7 +28,7 @@ from ding_lite.rl import (
     mean_return,
 )
 from ding_lite.rl.networks.conv import Conv
-from ding_lite.rl.networks.trees.parts import PartsEncoder
+from ding_lite.rl.networks.parts import PartsEncoder
 from tests.rl.partly import LENGTH
 
 SPACE = Dict(

@@ -1,1 +1,0 @@
-"""Networks of observations of several parts, some of which are images."""

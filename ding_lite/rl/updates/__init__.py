@@ -1,1 +1,0 @@
-"""Updates from rollouts, as generators that yield requests."""
