@@ -141,18 +141,20 @@ def _traced(policy: OpenPolicy) -> ExportedProgram:
             inputs, batch = _inputs(policy), Dim("batch", min=1, max=_MAX_BATCH)
             open_axes = tree_map(lambda _: {0: batch}, inputs)
             kinds = [p.kind for p in inspect.signature(module.forward).parameters.values()]
-            if kinds[0] == inspect.Parameter.VAR_POSITIONAL:  # as of a compiled module
-                open_axes = (open_axes,)
+            rest = inspect.Parameter.VAR_POSITIONAL  # all inputs of a compiled module, or the state
+            if rest in kinds[: len(inputs)]:
+                first = kinds.index(rest)
+                open_axes = (*open_axes[:first], open_axes[first:])
             export = partial(torch.export.export, module, inputs, dynamic_shapes=open_axes)
             try:
                 return export()
             except Exception:  # noqa: BLE001 - of any kind; the second way says what is wrong
                 return export(strict=True)  # also follows `len(obs)`
         except Exception as error:
-            first = str(error).strip().partition("\n")[0]
+            said = str(error).strip().partition("\n")[0]
             raise ConfigError(
                 f"The network of this {type(policy).__name__} cannot be exported: "
-                f"{type(error).__name__}: {first} torch.export follows tensors only: `forward` may "
+                f"{type(error).__name__}: {said} torch.export follows tensors only: `forward` may "
                 f"not branch on their values or on the number of observations."
             ) from error
 

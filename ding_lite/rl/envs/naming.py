@@ -26,7 +26,7 @@ from ding_lite.errors import (
     did_you_mean,
     pip_line,
 )
-from ding_lite.io.importing import find_again, import_fault, import_place, is_file
+from ding_lite.io.importing import find_again, import_fault, import_place, is_file, place_of
 from ding_lite.rl.envs.checks.faults import RAISED
 
 Make: TypeAlias = Callable[..., Any]
@@ -112,7 +112,7 @@ def name_of(made: object) -> str | None:
         file = getattr(sys.modules.get(module), "__file__", None) or ""
         return f"{os.path.abspath(file)}:{name}" if os.path.isfile(file) else None  # not "<stdin>"
     found = getattr(sys.modules.get(module), name, None)
-    return f"{module}:{name}" if found is made else None
+    return f"{place_of(module)}:{name}" if found is made else None
 
 
 def described(made: object) -> dict[str, Any] | None:

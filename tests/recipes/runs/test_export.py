@@ -218,6 +218,17 @@ def actor_critic(kind: Any, spec: EnvSpec) -> PPO:
     return PPO(spec, PPOConfig(memory=kind, memory_size=8, normalize_obs=normalizes))
 
 
+def test_memory_behind_normalised_observations_is_exported(tmp_path: Path) -> None:
+    policy, obs = actor_critic("gru", CARTPOLE), observations(CARTPOLE)
+    run = torch.export.load(str(export_policy(policy, tmp_path / "policy.pt2"))).module()
+    memory = policy.make_memory(len(obs))
+    assert memory is not None
+    logits, _, state = run(torch.from_numpy(obs), torch.from_numpy(memory.state.copy()))
+    best = policy.act(obs, explore=False, memory=memory)
+    np.testing.assert_array_equal(logits.argmax(1).numpy(), best)
+    np.testing.assert_allclose(state.detach().numpy(), memory.state, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", [CARTPOLE, SCREEN])
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from ding_lite import Task, middleware as mw
 from ding_lite.errors import CheckpointError
 from ding_lite.recipes import load_policy
+from ding_lite.recipes.table import find_recipe
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
@@ -76,6 +78,23 @@ def test_an_unknown_policy_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is a Hidden, which is none of ours: DQN"):
         load_policy(tmp_path)
     assert type(load_policy(tmp_path, policy=Hidden)) is Hidden
+
+
+def test_the_class_of_a_file_is_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "elsewhere" / "in_a_file.py"
+    file.parent.mkdir()
+    file.write_text("from ding_lite.rl import DQN\nclass InAFile(DQN):\n    pass\n")
+    monkeypatch.setattr("sys.path", [*sys.path])
+    with make_envs("CartPole-v1", 1) as envs:
+        policy = find_recipe(f"{file}:InAFile", lambda: envs.spec).policy(envs.spec, None)
+    run_step(mw.checkpoint(policy, tmp_path / "run", every=1))
+
+    # Another process, started in another folder.
+    monkeypatch.setattr("sys.path", [place for place in sys.path if place != str(file.parent)])
+    monkeypatch.delitem(sys.modules, "in_a_file")
+    assert type(load_policy(tmp_path / "run")).__name__ == "InAFile"
 
 
 def test_code_that_a_run_from_elsewhere_names_is_imported_only_on_trust(
