@@ -76,13 +76,11 @@ def events() -> list[Row]:
 
 
 def write_batch() -> list[bytes | memoryview]:
-    """Make the frames of a message of events."""
     meta = pack_batch([encode(EVENT).meta for _ in range(BATCH)])
     return Envelope(kind=Kind.EVENT, src=1, dst=0, meta=meta).frames()
 
 
 def read_batch(frames: list[bytes | memoryview]) -> list[Any]:
-    """Read the events of a message."""
     return [decode(meta, []) for meta in unpack_batch(Envelope.from_frames(frames).meta)]
 
 

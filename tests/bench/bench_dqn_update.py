@@ -30,7 +30,6 @@ MAX_ACTION_RATIO = 0.6
 
 
 def run() -> list[Row]:
-    """Compare updates of two sizes of batch and of network, and actions."""
     rows = []
     for batch_size, width in SIZES:
         config = DQNConfig(hidden=(width, width), batch_size=batch_size)
@@ -80,14 +79,12 @@ class PlainDQN:
     """Double DQN in plain torch."""
 
     def __init__(self, width: int, config: DQNConfig) -> None:
-        """Make both networks and the optimiser."""
         self.config = config
         self.net = make_mlp((4, width, width, 2))
         self.target = copy.deepcopy(self.net)
         self.adam = torch.optim.Adam(self.net.parameters(), lr=config.lr)
 
     def learn(self, batch: Any) -> dict[str, float]:
-        """Do one update, from transitions of tensors."""
         with torch.no_grad():
             best = self.net(batch.next_obs).argmax(dim=1, keepdim=True)
             next_value = self.target(batch.next_obs).gather(1, best).squeeze(1)
@@ -105,6 +102,5 @@ class PlainDQN:
 
     @torch.no_grad()
     def act(self, obs: NumpyArray) -> NumpyArray:
-        """Choose the best actions."""
         q: Tensor = self.net(torch.from_numpy(obs))
         return q.argmax(dim=1).numpy()

@@ -77,8 +77,6 @@ def run() -> list[Row]:
 
 
 def until_done(call: Callable[[], object]) -> Callable[[], None]:
-    """Make a call that waits for the GPU."""
-
     def wait_for_it() -> None:
         call()
         torch.cuda.synchronize()
@@ -125,14 +123,12 @@ def formulas(shape: tuple[int, int]) -> list[Row]:
 
 
 def gae_of_95(*columns: Any) -> object:
-    """Compute ours on the CPU."""
     return gae(*columns, gae_lambda=0.95)
 
 
 def loop_gae(
     discount_TB: Tensor, reward_TB: Tensor, value_TB: Tensor, next_TB: Tensor, cut_TB: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute GAE as usually written."""
     error_TB = reward_TB + discount_TB * next_TB - value_TB
     decay_TB = 0.95 * discount_TB * ~cut_TB
     advantage_TB = torch.empty_like(error_TB)
@@ -150,7 +146,6 @@ def loop_vtrace(
     next_TB: Tensor,
     cut_TB: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Compute V-trace as usually written."""
     rho_TB = log_rho_TB.exp().clamp(max=1.0)
     error_TB = rho_TB * (reward_TB + discount_TB * next_TB - value_TB)
     decay_TB = discount_TB * rho_TB * ~cut_TB
@@ -226,7 +221,6 @@ def of_images(batch_size: int, how: str) -> Row:
 def against(
     plain: Callable[[], object], ours: Callable[[], object], name: str, how: str, *, per: int = 1
 ) -> Row:
-    """Compare two updates on the GPU."""
     for _ in range(4):  # an update is captured at the fourth call
         ours()
     return compare(
@@ -270,7 +264,6 @@ def learns(kind: str, batch_size: int, width: int, *, device: str) -> Callable[[
 
 
 def batch_on_gpu(batch_size: int) -> Transitions:
-    """Draw transitions of CartPole, on the GPU."""
     batch = draw_batch(0, spec=CARTPOLE, size=batch_size)
     return Transitions(*(getattr(batch, field.name).cuda() for field in fields(batch)))
 

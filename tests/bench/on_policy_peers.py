@@ -37,7 +37,6 @@ def plain_vtrace(
     next_value_TB: FloatArray,
     truncated_TB: BoolArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """Compute advantages and targets likewise."""
     rho_TB = np.minimum(np.exp(log_rho_TB), np.float32(1.0))
     sum_TB = rho_TB * (reward_TB + discount_TB * next_value_TB - value_TB)
     decay_TB = discount_TB * rho_TB * ~truncated_TB
@@ -56,7 +55,6 @@ class TutorialPPO:
     """An update of PPO as a tutorial writes it: modules, torch's distribution, the default Adam."""
 
     def __init__(self, width: int) -> None:
-        """Make both networks."""
         self.actor, self.critic = (
             nn.Sequential(
                 *(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh()),
@@ -68,7 +66,6 @@ class TutorialPPO:
         self.adam = torch.optim.Adam(self.parameters, lr=2e-3, eps=1e-5)
 
     def learn(self, rows: dict[str, Tensor]) -> float:
-        """Do one update."""
         found = Categorical(logits=self.actor(rows["obs"]))
         ratio = (found.log_prob(rows["action"]) - rows["log_prob"]).exp()
         advantage = rows["advantage"]

@@ -49,14 +49,11 @@ class Goal:
 
 @dataclass(frozen=True)
 class Solved:
-    """The cost of a run."""
-
     env_steps: int
     seconds: float
 
 
 def solve(goal: Goal, seed: int) -> Solved:
-    """Train until solved."""
     choices = Choices(seed=seed, max_env_steps=goal.max_env_steps, target=goal.target)
     plan = make_plan(goal.policy, goal.env_id, goal.settings, choices)
     config, options, seconds = cast(SingleConfig, plan.config), plan.options, 0.0

@@ -53,7 +53,6 @@ SETTINGS = [
 
 
 def command_line(rng: Random) -> list[str]:
-    """Draw a command line."""
     command = rng.choice(["train"] * 4 + ["evolve"] * 3 + ["run"] * 3 + list(_OF_COMMAND))
     words = [command, *_OF_COMMAND[command](rng)]
     for _ in range(rng.choice((0, 0, 0, 1))):  # and now and then something at the wrong place

@@ -38,8 +38,6 @@ PLAIN: dict[str, Any] = {"device": "cuda", "smoke": True, "quiet": True}
 
 
 class QNet(nn.Module):
-    """A user's network."""
-
     def __init__(self, spec: EnvSpec) -> None:
         super().__init__()
         self.layers = nn.Sequential(

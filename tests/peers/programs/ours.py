@@ -10,7 +10,6 @@ _rng = np.random.default_rng(0)
 
 
 def transitions(rows):
-    """Draw transitions as CartPole's."""
     return Transitions(
         obs=_rng.normal(size=(rows, 4)).astype(np.float32),
         action=_rng.integers(0, 2, size=rows),

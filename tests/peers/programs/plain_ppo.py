@@ -12,7 +12,6 @@ rng = np.random.default_rng(0)
 
 
 def network(width, outputs):
-    """Make two layers with tanh, and one of outputs."""
     layers = nn.Linear(4, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh()
     return nn.Sequential(*layers, nn.Linear(width, outputs))
 
@@ -21,7 +20,6 @@ class PlainPPO:
     """An actor, a critic, and 4 epochs of updates from each rollout, [T, N]."""
 
     def __init__(self, width):
-        """Make the networks and the optimiser."""
         self.actor, self.critic = network(width, 2), network(width, 1)
         self.parameters = [*self.actor.parameters(), *self.critic.parameters()]
         self.adam = torch.optim.Adam(self.parameters, lr=2.5e-4, eps=1e-5)
@@ -45,7 +43,6 @@ class PlainPPO:
                 self.update(*(each[order[start : start + batch]] for each in rows))
 
     def update(self, obs, action, log_prob, advantage, target):
-        """Make one update."""
         found = Categorical(logits=self.actor(obs))
         ratio = (found.log_prob(action) - log_prob).exp()
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
