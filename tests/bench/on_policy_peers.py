@@ -54,7 +54,7 @@ def plain_vtrace(
 class TutorialPPO:
     """An update of PPO as a tutorial writes it: modules, torch's distribution, the default Adam."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, lr: float = 2e-3, entropy_coef: float = 0.0) -> None:
         self.actor, self.critic = (
             nn.Sequential(
                 *(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh()),
@@ -63,7 +63,8 @@ class TutorialPPO:
             for outputs in (2, 1)
         )
         self.parameters = [*self.actor.parameters(), *self.critic.parameters()]
-        self.adam = torch.optim.Adam(self.parameters, lr=2e-3, eps=1e-5)
+        self.adam = torch.optim.Adam(self.parameters, lr=lr, eps=1e-5)
+        self.entropy_coef = entropy_coef
 
     def learn(self, rows: dict[str, Tensor]) -> float:
         found = Categorical(logits=self.actor(rows["obs"]))
@@ -72,7 +73,7 @@ class TutorialPPO:
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
         gain = torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
         value_loss = F.mse_loss(self.critic(rows["obs"]).squeeze(1), rows["target"])
-        loss = -gain.mean() + 0.5 * value_loss - 0.0 * found.entropy().mean()
+        loss = -gain.mean() + 0.5 * value_loss - self.entropy_coef * found.entropy().mean()
         self.adam.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.parameters, 0.5)
