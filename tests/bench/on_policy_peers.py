@@ -1,6 +1,11 @@
-"""The formulas and the update of PPO as tutorials write them: loops in numpy, and plain torch."""
+"""The formulas and the update of PPO as tutorials write them.
+
+The formulas take arrays, or tensors on any device; the update is plain torch.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,47 +13,41 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 from torch.nn import functional as F
 
-from ding_lite.rl.batch import BoolArray, FloatArray
-
 
 def plain_gae(
-    discount_TB: FloatArray,
-    reward_TB: FloatArray,
-    value_TB: FloatArray,
-    next_value_TB: FloatArray,
-    truncated_TB: BoolArray,
-) -> tuple[FloatArray, FloatArray]:
+    discount_TB: Any, reward_TB: Any, value_TB: Any, next_value_TB: Any, truncated_TB: Any
+) -> tuple[Any, Any]:
     """Compute advantages and targets: all errors at once, then a loop over time on views."""
     advantage_TB = reward_TB + discount_TB * next_value_TB - value_TB
-    decay_TB = np.float32(0.95) * discount_TB * ~truncated_TB
-    last_B = advantage_TB[-1]
-    for time_left in range(len(reward_TB) - 2, -1, -1):
-        row_B = advantage_TB[time_left]
-        row_B += decay_TB[time_left] * last_B
-        last_B = row_B
+    decay_TB = 0.95 * discount_TB * ~truncated_TB
+    _add_later(advantage_TB, decay_TB)
     return advantage_TB, advantage_TB + value_TB
 
 
 def plain_vtrace(
-    log_rho_TB: FloatArray,
-    discount_TB: FloatArray,
-    reward_TB: FloatArray,
-    value_TB: FloatArray,
-    next_value_TB: FloatArray,
-    truncated_TB: BoolArray,
-) -> tuple[FloatArray, FloatArray]:
-    rho_TB = np.minimum(np.exp(log_rho_TB), np.float32(1.0))
+    log_rho_TB: Any,
+    discount_TB: Any,
+    reward_TB: Any,
+    value_TB: Any,
+    next_value_TB: Any,
+    truncated_TB: Any,
+) -> tuple[Any, Any]:
+    xp: Any = torch if isinstance(log_rho_TB, Tensor) else np
+    rho_TB = xp.exp(log_rho_TB).clip(max=1.0)
     sum_TB = rho_TB * (reward_TB + discount_TB * next_value_TB - value_TB)
-    decay_TB = discount_TB * rho_TB * ~truncated_TB
+    _add_later(sum_TB, discount_TB * rho_TB * ~truncated_TB)
+    target_TB = sum_TB + value_TB
+    next_target_TB = 1.0 * next_value_TB
+    next_target_TB[:-1] = xp.where(truncated_TB[:-1], next_value_TB[:-1], target_TB[1:])
+    return rho_TB * (reward_TB + discount_TB * next_target_TB - value_TB), target_TB
+
+
+def _add_later(sum_TB: Any, decay_TB: Any) -> None:
     last_B = sum_TB[-1]
-    for time_left in range(len(reward_TB) - 2, -1, -1):
+    for time_left in range(len(sum_TB) - 2, -1, -1):
         row_B = sum_TB[time_left]
         row_B += decay_TB[time_left] * last_B
         last_B = row_B
-    target_TB = sum_TB + value_TB
-    next_target_TB = next_value_TB.copy()
-    next_target_TB[:-1] = np.where(truncated_TB[:-1], next_value_TB[:-1], target_TB[1:])
-    return rho_TB * (reward_TB + discount_TB * next_target_TB - value_TB), target_TB
 
 
 class TutorialPPO:
