@@ -25,7 +25,6 @@ from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.replay.uniform import ReplayBuffer
-from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
@@ -92,13 +91,11 @@ class EvolutionConfig(TrainConfig, ABC):
             )
 
     def tournament(self, seed: int) -> Tournament:
-        [own] = spawn_seeds(seed, "evolve/tournament", count=1)
         return Tournament(
-            size=self.tournament_size, elitism=self.elitism, window=self.window, seed=own
+            size=self.tournament_size, elitism=self.elitism, window=self.window, seed=seed
         )
 
     def mutation(self, search: Search, seed: int) -> Mutation:
-        [own] = spawn_seeds(seed, "evolve/mutation", count=1)
         return Mutation(
             search,
             none=self.mutate_none,
@@ -109,7 +106,7 @@ class EvolutionConfig(TrainConfig, ABC):
             new_layer_prob=self.new_layer_prob,
             remove_prob=self.remove_prob,
             mutation_sd=self.mutation_sd,
-            seed=own,
+            seed=seed,
         )
 
     def evaluation_limit(self, max_episode_steps: int | None) -> int | None:

@@ -115,6 +115,11 @@ class TrainConfig:
         """Return the env steps in each step of the pipeline."""
         return num_envs
 
+    def every(self, env_steps: int, num_envs: int) -> int:
+        """Convert a period in env steps to steps of the pipeline."""
+        steps = max(1, self.steps_per_update(num_envs))  # 0 if a later check refuses it
+        return max(1, env_steps // steps)
+
     def check_sizes(self, envs: Envs, policy: Policy) -> None:
         """Refuse settings that need more memory than the machine has."""
 

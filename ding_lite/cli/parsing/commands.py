@@ -110,7 +110,7 @@ class Train(Command):
 class Evolve(Command):
     """Evolve a population of policies that tune themselves."""
 
-    function = "ding_lite.cli.evolve", "evolve_policies"
+    function = "ding_lite.cli.train", "evolve_policies"
     takes = "[options] POLICY ENV"
     example = "dqn CartPole-v1 --population 6 --search lr=1e-4:1e-2:log"
     of_runs = "evolve"
