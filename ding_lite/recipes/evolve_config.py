@@ -15,12 +15,8 @@ from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import LEARN_EVERY, Search
 from ding_lite.evolution.tournament import Tournament
-from ding_lite.recipes.off_policy import (
-    UPDATE_RATIO,
-    check_replay_sizes,
-)
 from ding_lite.recipes.options import Options
-from ding_lite.recipes.recipe import TrainConfig
+from ding_lite.recipes.train_config import UPDATE_RATIO, TrainConfig, check_replay_sizes
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.protocols import Policy

@@ -25,11 +25,11 @@ from ding_lite.options.run_options import NO_SETTINGS, NUM_ENVS, OF_FILES, PARTS
 from ding_lite.recipes.choices import Choices
 from ding_lite.recipes.layers import Layers
 from ding_lite.recipes.options import Options, as_chosen, settled
-from ding_lite.recipes.recipe import Recipe, TrainConfig
 from ding_lite.recipes.runs.directory import make_next
 from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.saved_options import SavedOptions
-from ding_lite.recipes.table import find_recipe, name_of_policy
+from ding_lite.recipes.table import Recipe, find_recipe, name_of_policy
+from ding_lite.recipes.train_config import TrainConfig
 from ding_lite.rl.envs.atari import ATARI_ARGS, FRAME_STACK, check_is_game, play_atari
 from ding_lite.rl.envs.making import EnvLike, EnvMaker
 from ding_lite.rl.networks.precision import computing_in

@@ -12,9 +12,9 @@ from ding_lite import middleware as mw
 from ding_lite.options.derived import documented
 from ding_lite.recipes.choices import Choices, checked_settings
 from ding_lite.recipes.plan import RunPlan, make_plan
-from ding_lite.recipes.recipe import SingleConfig
 from ding_lite.recipes.runs.directory import has_best
 from ding_lite.recipes.runs.run import Run
+from ding_lite.recipes.train_config import SingleConfig
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from ding_lite.rl.envs.making import EnvLike, EnvWrapper
 from ding_lite.rl.envs.vector import Envs, make_envs

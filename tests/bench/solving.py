@@ -18,7 +18,7 @@ from typing import Any, cast
 from ding_lite import Task
 from ding_lite.recipes.choices import Choices
 from ding_lite.recipes.plan import make_plan
-from ding_lite.recipes.recipe import SingleConfig
+from ding_lite.recipes.train_config import SingleConfig
 from ding_lite.rl import make_envs, mean_return
 from ding_lite.rl.envs.vector import EnvsMode
 from tests.bench.harness import Row, row_from_samples
