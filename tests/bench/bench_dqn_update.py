@@ -35,29 +35,23 @@ def run() -> list[Row]:
         config = DQNConfig(hidden=(width, width), batch_size=batch_size)
         policy = DQN(CARTPOLE, config)
         plain, batch = PlainDQN(width, config), draw_batch(0, spec=CARTPOLE, size=batch_size)
-        rows.append(
-            compare(
-                f"DQN update, batch {batch_size}, hidden {width}x{width}, double",
-                partial(policy.learn, batch),
-                partial(plain.learn, batch),
-                baseline_name="plain torch, default Adam",
-                number=100,
-                target=MAX_UPDATE_RATIO,
-                tracked=width == 64,
-            )
-        )
         own = DQN(CARTPOLE, DQNConfig(), network=copy.deepcopy(plain.net))
-        rows.append(
-            compare(
-                f"DQN update of a user's nn.Module, batch {batch_size}, hidden {width}x{width}",
-                partial(own.learn, batch),
-                partial(plain.learn, batch),
-                baseline_name="plain torch, default Adam",
-                number=100,
-                target=MAX_OWN_RATIO,
-                tracked=width == 64,
+        for of_whom, its, target in (
+            ("", policy, MAX_UPDATE_RATIO),
+            (" of a user's nn.Module", own, MAX_OWN_RATIO),
+        ):
+            end = "" if of_whom else ", double"
+            rows.append(
+                compare(
+                    f"DQN update{of_whom}, batch {batch_size}, hidden {width}x{width}{end}",
+                    partial(its.learn, batch),
+                    partial(plain.learn, batch),
+                    baseline_name="plain torch, default Adam",
+                    number=100,
+                    target=target,
+                    tracked=width == 64,
+                )
             )
-        )
         if batch_size < 128:
             continue
         obs = np.asarray(batch.obs[:NUM_ENVS])

@@ -48,6 +48,7 @@ from ding_lite.runtime.middleware import Middleware
 from ding_lite.testing import run_step
 from tests.bench.bench_dqn_update import PlainDQN
 from tests.bench.harness import Row, compare, measure, row_from_samples, sample_pairs
+from tests.rl.nets import Joins
 from tests.rl.reference_box import make_mlp
 from tests.rl.rollouts import CARTPOLE, PENDULUM, draw_batch, draw_rollout
 
@@ -112,20 +113,9 @@ def actors_and_critics(kind: Callable[..., DDPG | SAC]) -> Row:
 
 
 def own_actors_and_critics() -> Row:
-    class Critic(nn.Module):
-        def __init__(self, _: EnvSpec) -> None:
-            super().__init__()
-            self.layers = mlp(4, 1)
-
-        def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-            values: torch.Tensor = self.layers(torch.cat((obs, action), dim=-1))
-            return values
-
     config = SACConfig(batch_size=BATCH_SIZE)
-    policies = [
-        SAC(PENDULUM, replace(config, seed=seed), actor=lambda _: mlp(3, 2), critic=Critic)
-        for seed in range(SIZE)
-    ]
+    parts = {"actor": lambda _: mlp(3, 2), "critic": lambda _: Joins(mlp(4, 1))}
+    policies = [SAC(PENDULUM, replace(config, seed=seed), **parts) for seed in range(SIZE)]
     name = "SACs with modules of a user, 64x64"
     return against_one_after_the_other(name, policies, MAX_MODULE_RATIO)
 

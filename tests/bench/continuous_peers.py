@@ -10,32 +10,18 @@ from torch.distributions import Normal
 
 from ding_lite.rl import EnvSpec, Transitions
 from ding_lite.rl.batch import NumpyArray
+from tests.rl.nets import Joins
 from tests.rl.reference_box import PlainDDPG, PlainSAC, PlainTD3, make_mlp
 
 
-class OwnActor(nn.Module):
-    """A user's actor for Pendulum."""
-
-    def __init__(self, num_outputs: int, *, has_tanh: bool) -> None:
-        super().__init__()
-        self.net = make_mlp((3, 64, 64, num_outputs))
-        self.has_tanh = has_tanh
-
-    def forward(self, obs: Tensor) -> Tensor:
-        raw: Tensor = self.net(obs)
-        return raw.tanh() if self.has_tanh else raw
+def own_actor(num_outputs: int, *, has_tanh: bool) -> nn.Module:
+    """Make a user's actor for Pendulum."""
+    layers: nn.Sequential = make_mlp((3, 64, 64, num_outputs))
+    return layers.append(nn.Tanh()) if has_tanh else layers
 
 
-class OwnCritic(nn.Module):
-    """A user's critic for Pendulum."""
-
-    def __init__(self, spec: EnvSpec) -> None:
-        super().__init__()
-        self.net = make_mlp((spec.obs_shape[0] + spec.action_shape[0], 64, 64, 1))
-
-    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        values: Tensor = self.net(torch.cat((obs, action), dim=1))
-        return values
+def own_critic(spec: EnvSpec) -> nn.Module:
+    return Joins(make_mlp((spec.obs_shape[0] + spec.action_shape[0], 64, 64, 1)))
 
 
 def discounted(policy: Any, batch: Transitions, next_value: Tensor) -> Tensor:
