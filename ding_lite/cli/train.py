@@ -13,8 +13,8 @@ from ding_lite.evolution.search import Search
 from ding_lite.exit_codes import DONE, INTERRUPTED
 from ding_lite.io.importing import look_here
 from ding_lite.log import configure
+from ding_lite.options.derived import sentences_of
 from ding_lite.options.run_options import OF_PRESETS, RunOptions
-from ding_lite.options.sentences import sentences_of
 from ding_lite.options.words import Searched
 from ding_lite.recipes.choices import Choices
 from ding_lite.recipes.evolve import plan_evolution, run_evolution

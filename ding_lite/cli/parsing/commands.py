@@ -26,8 +26,7 @@ from ding_lite.cli.parsing.arguments import (
     topology,
 )
 from ding_lite.exit_codes import DONE
-from ding_lite.options.derived import add_options
-from ding_lite.options.sentences import sentences_below
+from ding_lite.options.derived import add_options, sentences_below
 from ding_lite.options.words import Pairs, assignment, path, searched, whole_number
 
 _WORDS = {
