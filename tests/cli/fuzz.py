@@ -22,18 +22,8 @@ WORDS = [
     *("--", "---", "-x", "--out", "--help", "\0", "a\0b", "\udcff", "é", "💥", "x" * 300, "*", "["),
     *("?", "[bold]", "%s", "{}", "$HOME", "~", "a,b", "a|b", "a=b", "a:b", "a+b", "a*2", "0-1"),
     *("tree:2", "program:nothing", "program:main", "program.py:nothing", "no_main:main"),
-    *(
-        "program:take",
-        "none.py:main",
-        "program:",
-        ":main",
-        "program:inner",
-        "star",
-        "mesh",
-        "alone",
-        "ipc",
-        "tcp",
-    ),
+    *("program:take", "none.py:main", "program:", ":main", "program:inner"),
+    *("star", "mesh", "alone", "ipc", "tcp"),
     *("lr=1e-3", "loss=mse", "lr=1e-4:1e-2:log", "batch_size=4:8", "loss=huber|mse", "eval_return"),
 ]
 PATHS = [
