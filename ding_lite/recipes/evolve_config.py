@@ -114,7 +114,6 @@ class EvolutionConfig(TrainConfig, ABC):
         return most if max_episode_steps is None or max_episode_steps > most else None
 
     def for_smoke(self) -> Self:
-        """Return a copy with generations and evaluations that are short enough for a smoke run."""
         return dataclasses.replace(
             self,
             eval_every=min(self.eval_every, _SMOKE_GENERATION),

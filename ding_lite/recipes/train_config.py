@@ -211,7 +211,6 @@ class OffPolicyConfig(SingleConfig):
     usual."""
 
     def steps_per_update(self, num_envs: int) -> int:
-        """Return the env steps in each step of the pipeline: enough for an update."""
         return _steps_per_update(self.update_ratio, num_envs)
 
     def check_sizes(self, envs: Envs, policy: Policy) -> None:
