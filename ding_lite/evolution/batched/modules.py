@@ -57,7 +57,7 @@ class StackedModule:
     """Modules of one architecture, computed together.
 
     Args:
-        module: One of them, whose code and attributes are used.
+        module: One of them; its code and attributes are used for all.
         weights: The weights of the policies by name, with an axis of policies in front.
         grads: Their gradients, which `backward` writes.
         count: The number of policies; the first ones are computed.
