@@ -114,7 +114,8 @@ def actors_and_critics(kind: Callable[..., DDPG | SAC]) -> Row:
 
 def own_actors_and_critics() -> Row:
     config = SACConfig(batch_size=BATCH_SIZE)
-    parts = {"actor": lambda _: mlp(3, 2), "critic": lambda _: Joins(mlp(4, 1))}
+    parts: dict[str, Any] = {"actor": lambda _: mlp(3, 2)}
+    parts["critic"] = lambda _: Joins(mlp(4, 1))
     policies = [SAC(PENDULUM, replace(config, seed=seed), **parts) for seed in range(SIZE)]
     name = "SACs with modules of a user, 64x64"
     return against_one_after_the_other(name, policies, MAX_MODULE_RATIO)
