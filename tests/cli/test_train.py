@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import re
 import shutil
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,7 +18,7 @@ from ding_lite.options.words import searched
 from ding_lite.recipes import load_policy
 from ding_lite.rl.policies.dqn import DQN
 from tests import seeds
-from tests.cli.calls import MODULE, environment
+from tests.cli.calls import on_a_terminal
 
 QUICK = ("--set", "hidden=8,", "--set", "batch_size=8", "--set", "warmup=20")
 OF_EVOLUTION = "--set eval_episodes=1 --set hidden=8, --set warmup=64 --set turn=16"
@@ -150,31 +146,17 @@ def test_settings_of_an_own_algorithm_need_no_sentence(capsys) -> None:
 
 @pytest.mark.procs
 def test_on_a_terminal_there_is_one_line_that_moves_and_ctrl_c_says_how_to_go_on(tmp_path) -> None:
-    ours, theirs = pty.openpty()
     words = ("train", "dqn", "CartPole-v1", *QUICK, "--target", "1000", "--out", "here")
-    with subprocess.Popen(
-        [sys.executable, *MODULE, *words],
-        cwd=tmp_path,
-        env=environment(COLUMNS="100", TERM="xterm", OMP_NUM_THREADS="1"),
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        start_new_session=True,
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        interrupted = False
-        with suppress(OSError):  # what Linux says when the other side has been closed
-            while part := os.read(ours, 4096):
-                shown += part
-                if not interrupted and shown.count(b" env steps") > 3:
-                    interrupted = True
-                    process.send_signal(signal.SIGINT)
-        os.close(ours)
-        out = process.communicate()[0]
+    interrupted: list[bool] = []
 
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
-    assert process.returncode == 130, text
-    assert out == b""
+    def interrupt(process: subprocess.Popen[bytes], shown: bytes) -> None:
+        if not interrupted and shown.count(b" env steps") > 3:
+            interrupted.append(True)
+            process.send_signal(signal.SIGINT)
+
+    code, text = on_a_terminal(tmp_path, *words, columns=100, watch=interrupt, OMP_NUM_THREADS="1")
+    assert code == 130, text
+    assert '"example"' not in text
     assert "━" in text
     assert "/1,000" in text or "eval" not in text
     assert "Interrupted; the checkpoint is in here/checkpoint." in text
