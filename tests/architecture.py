@@ -126,7 +126,6 @@ class Import:
 
     @property
     def dotted(self) -> str:
-        """The name in full."""
         return f"{self.module}.{self.name}" if self.name else self.module
 
 
@@ -149,7 +148,6 @@ class Module:
 
     @cached_property
     def floor(self) -> str:
-        """The layer of the module."""
         return floor_of(self.name)
 
     @cached_property

@@ -33,7 +33,6 @@ def lowest_versions() -> list[str]:
 
 
 def main() -> int:
-    """Install the versions into the folder that is named first, and run the tests."""
     folder, *chosen = sys.argv[1:]
     python = Path(folder, "bin", "python").absolute()
     if not python.exists():

@@ -25,7 +25,6 @@ DOORWAYS = """
 
 
 def main() -> None:
-    """Print a line for each measure."""
     root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[1]).resolve()
     house = House.read(root / "ding_lite")
     imports = {m.name: {house.target(item) for item in m.imports} - {m.name} for m in house}
@@ -72,7 +71,6 @@ def levels(imports: dict[str, set[str]], names: set[str]) -> int:
 
 
 def methods_of(definition: ast.ClassDef) -> set[str]:
-    """Return the names of the public methods of a class."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     names = (node.name for node in definition.body if isinstance(node, functions))
     return {name for name in names if not name.startswith("_")}

@@ -16,13 +16,11 @@ from pathlib import Path
 
 
 def git(root: Path, *words: str) -> str:
-    """Run git and return its output."""
     done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
 def version_of(root: Path) -> str:
-    """Read the version of the package."""
     text = (root / "ding_lite" / "version.py").read_text()
     return str(re.findall(r'__version__ = "(.+)"', text)[0])
 

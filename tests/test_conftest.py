@@ -87,16 +87,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     (folder / "setup.cfg").write_text("[tool:pytest]\nmarkers =\n    deadline(seconds): longer\n")
     (folder / "test_unclean.py").write_text(UNCLEAN)
     command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider"]
-    command += [
-        "-rA",
-        "--leak-patience",
-        "0.1",
-        "--rootdir",
-        str(folder),
-        "-c",
-        str(folder / "setup.cfg"),
-        str(folder),
-    ]
+    command += ["-rA", "--leak-patience", "0.1", "--rootdir", str(folder)]
+    command += ["-c", str(folder / "setup.cfg"), str(folder)]
     finished = subprocess.run(
         command,
         cwd=ROOT,

@@ -23,7 +23,6 @@ LISTED = [*COVERS, *[(test, chain[-1]) for test, chain in REACHES]]
 
 @cache
 def parsed(test: str) -> Module:
-    """Parse a test file."""
     return Module(test, (TESTS / test).read_text())
 
 

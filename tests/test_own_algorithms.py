@@ -163,7 +163,6 @@ def trained(kind: type[TorchPolicy[Any]], probe: str, steps: int, **settings: An
 
 
 def value(policy: Any, seen: float) -> float:
-    """Return the value of the best action."""
     obs = torch.tensor([[seen]])
     with torch.no_grad():
         if isinstance(policy, QRDQN):

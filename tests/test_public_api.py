@@ -104,7 +104,6 @@ def describe_everything() -> str:
 
 
 def command_line() -> Iterator[str]:
-    """Describe the command line."""
     whole, of_command = make_parsers()
     for parser in (whole, *of_command.values()):
         yield (parser.usage or "").strip()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ding_lite import errors, middleware as mw
+from ding_lite.options.derived import sentences_of
 from ding_lite.recipes.table import RECIPES
 from ding_lite.runtime.context import LOCAL_KEYS
 from ding_lite.settings.environment import PREFIX, Settings
@@ -35,21 +36,9 @@ def table_rows(page: str) -> list[list[str]]:
     return [[cell.strip() for cell in row] for row in rows]
 
 
-def field_docs(owner: type) -> dict[str, str]:
-    """Return the sentence below each field of a dataclass."""
-    (definition,) = ast.parse(inspect.getsource(owner)).body
-    assert isinstance(definition, ast.ClassDef)
-    docs = {}
-    for field, text in zip(definition.body, definition.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            assert isinstance(text, ast.Expr)
-            docs[field.target.id] = str(ast.literal_eval(text.value))
-    return docs
-
-
 def test_environment_lists_every_setting_with_its_default_and_meaning() -> None:
     shown = {name.strip("`"): cells for name, *cells in table_rows("environment.md")}
-    docs = field_docs(Settings)
+    docs = sentences_of(Settings)
 
     def default(value: object) -> str:
         if isinstance(value, bool):

@@ -72,7 +72,6 @@ def test_a_first_line_with_a_question_word_is_found(house: Path, source: str, co
 
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an empty checkout."""
     monkeypatch.setattr(prose, "ROOT", tmp_path)
     for folder in ("ding_lite", "tests", "docs"):
         (tmp_path / folder).mkdir()

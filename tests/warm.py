@@ -48,7 +48,7 @@ ASKED_AT = "TESTS_FORK_INTERPRETERS_AT"
 COMMANDS = (
     *(
         f"ding_lite.cli.{name}"
-        for name in ("env", "evolve", "export", "keygen", "plot", "run", "top", "watch")
+        for name in ("env", "export", "keygen", "plot", "run", "top", "train", "watch")
     ),
     *("ding_lite.cli.report.report", "ding_lite.cli.report.runs"),
     *("ding_lite.distributed", "ding_lite.evolution", "ding_lite.middleware", "ding_lite.testing"),

@@ -71,7 +71,6 @@ def run(*words: str | Path, cwd: Path) -> str:
 
 
 def build(folder: Path) -> Path:
-    """Build the wheel of the clone."""
     run(
         *(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", folder, ROOT),
         cwd=folder,
@@ -110,7 +109,6 @@ def check(interpreter: str, wheel: Path, folder: Path) -> str:
 
 
 def main() -> None:
-    """Build the wheel, and use it with each interpreter that was named."""
     interpreters = sys.argv[1:] or [sys.executable]
     with tempfile.TemporaryDirectory() as built:
         wheel = build(Path(built))

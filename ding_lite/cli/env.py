@@ -10,7 +10,7 @@ import sys
 from ding_lite.cli.tables import print_table
 from ding_lite.errors import ConfigError
 from ding_lite.exit_codes import DONE, WRONG_USAGE
-from ding_lite.options.sentences import sentences_of
+from ding_lite.options.derived import sentences_of
 from ding_lite.parallel.launch.environment import Placement, placement_of
 from ding_lite.parallel.network.address import LOOPBACK
 from ding_lite.settings.environment import PREFIX, Settings, process_environ, variables_set

@@ -12,7 +12,6 @@ from ding_lite.recipes.runs.loading import load_policy
 
 
 def export_run(options: argparse.Namespace) -> None:
-    """Export the network of a run's policy."""
     configure("warning")
     look_here()
     form = options.format

@@ -152,7 +152,6 @@ def _row(run: Result, metric: str) -> tuple[str, ...]:
 
 
 def _summary(group: RunGroup, metric: str) -> tuple[str, ...]:
-    """Return the line below the runs of a group: means and standard deviations."""
     curves = [run.points(metric)[1] for run in group.runs]
     last, best = [float(y[-1]) for y in curves], [float(y.max()) for y in curves]
     steps = [float(run.env_steps or 0) for run in group.runs]

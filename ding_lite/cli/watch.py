@@ -21,7 +21,6 @@ from ding_lite.settings.environment import limit_torch_threads, process_environ
 
 
 def watch_run(options: argparse.Namespace) -> None:
-    """Play with the policy of a run, and print the returns."""
     configure("warning")
     look_here()
     policy = load_policy(options.run, last=options.last, trust=options.trust)
@@ -49,7 +48,6 @@ def watch_run(options: argparse.Namespace) -> None:
 
 
 def describe_policy(policy: Policy, directory: str, *, last: bool) -> str:
-    """Describe in one line the loaded policy and its training."""
     path = find_policy(directory, last=last)
     meta = load_checkpoint(path, only=()).meta
     facts = [f"after {meta['env_step']:,} env steps"] if meta.get("env_step") else []

@@ -318,7 +318,6 @@ class ActorCriticAgent(Agent):
 
 
 def make_agent(policy: Policy, **more: Any) -> Agent:  # noqa: ANN401 - what Agent takes
-    """Make an agent of the class for a policy."""
     return (ActorCriticAgent if isinstance(policy, ActorCritic) else Agent)(policy, **more)
 
 

@@ -327,7 +327,6 @@ def check_search(search: object) -> list[str]:
 
 
 def as_dataclass(config: object) -> Any:  # noqa: ANN401 - a dataclass of any kind
-    """Return settings, checked to be a dataclass."""
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         raise ConfigError(
             f"The settings of the policy are {kind_of(config)}; evolution needs a "

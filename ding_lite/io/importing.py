@@ -18,8 +18,8 @@ from ding_lite.errors import ConfigError, DingLiteError, did_you_mean
 _MOST_SHOWN = 200
 _IMPORTING: ContextVar[str | None] = ContextVar("ding_lite_importing", default=None)
 """The file or module of the user that is being imported."""
-_FILES: dict[str, str] = {}
-"""The absolute paths of imported files by the names of their modules."""
+_PLACE = "__ding_lite_place__"
+"""The attribute of a module with the absolute path by which it was imported."""
 
 
 def is_file(place: str) -> bool:
@@ -125,13 +125,14 @@ def import_file(place: str) -> ModuleType:
             f"{place} has the name of another module, `{path.stem}` ({found or 'built in'}), so "
             f"that other processes could not import it. Rename the file."
         )
-    _FILES[module.__name__] = os.path.abspath(place)
+    setattr(module, _PLACE, os.path.abspath(place))
     return module
 
 
 def place_of(module: str) -> str:
     """Return the path of the file by which a module was imported, or else the module's name."""
-    return _FILES.get(module, module)
+    place: str = getattr(sys.modules.get(module), _PLACE, module)
+    return place
 
 
 def import_module(place: str) -> ModuleType:

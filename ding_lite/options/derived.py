@@ -1,8 +1,12 @@
-"""Derive arguments of the command line, and docstrings of calls, from the options of a run."""
+"""Derive arguments of the command line, and docstrings of calls, from the options of a run.
+
+Their texts are the sentences below the fields.
+"""
 
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
 import re
 import textwrap
@@ -11,10 +15,31 @@ from dataclasses import Field, fields
 from typing import Any, TypeVar
 
 from ding_lite.options.run_options import USUAL, RunOptions
-from ding_lite.options.sentences import sentences_of
 from ding_lite.options.words import Pairs
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+def sentences_of(config: type) -> dict[str, str]:
+    """Read the sentences below the fields of a dataclass, including inherited fields."""
+    found: dict[str, str] = {}
+    for cls in reversed(config.__mro__[:-1]):
+        [definition] = ast.parse(inspect.getsource(cls)).body
+        if isinstance(definition, ast.ClassDef):
+            found |= sentences_below(definition)
+    return found
+
+
+def sentences_below(definition: ast.ClassDef) -> dict[str, str]:
+    """Read the sentences below the assignments of a class, by the assigned names."""
+    found = {}
+    for one, text in zip(definition.body, definition.body[1:], strict=False):
+        if isinstance(one, ast.AnnAssign | ast.Assign) and isinstance(text, ast.Expr):
+            target = one.target if isinstance(one, ast.AnnAssign) else one.targets[0]
+            found[ast.unparse(target)] = " ".join(str(ast.literal_eval(text.value)).split())
+    return found
+
+
 _SENTENCES = sentences_of(RunOptions)
 
 

@@ -20,8 +20,6 @@ _SEARCHED = (
 
 
 def whole_number(low: int, high: int = MOST) -> Callable[[str], int]:
-    """Return a parser of whole numbers from `low` to `high`."""
-
     def read(word: str) -> int:
         is_number = word.isascii() and word.isdigit() and len(word) <= _MOST_SHOWN
         number = int(word) if is_number else low - 1

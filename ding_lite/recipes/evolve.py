@@ -266,12 +266,7 @@ def _run(
     envs, eval_envs, confirm_envs = everywhere
     options, agents = run.options, 2 * len(population)  # half of the env steps is for evaluations
     config = plan.config.within(options.max_env_steps, envs.num_envs, agents=agents)
-    steps = config.steps_per_update(envs.num_envs)
-
-    def every(env_steps: int) -> int:
-        return max(1, env_steps // steps)
-
-    generation = every(config.eval_every)
+    generation = config.every(config.eval_every, envs.num_envs)
     goal = options.target + config.target_margin
     evaluate = mw.evaluate(
         population,
@@ -285,8 +280,8 @@ def _run(
     )
     breed = mw.evolve(
         population,
-        config.tournament(options.seed),
-        config.mutation(search, options.seed),
+        config.tournament(options.seed_for("evolve/tournament")),
+        config.mutation(search, options.seed_for("evolve/mutation")),
         every=generation,
         lineage=run.directory / LINEAGE,
     )
@@ -305,7 +300,7 @@ def _run(
             **config.learn(task, population, envs, search, options),
         }
         task.use(evaluate).use(best_agent).use(breed).use(budget)
-        plan.save_and_report(task, run, parts, every)
+        plan.save_and_report(task, run, parts, config)
         if not run.quiet:
             task.use(show_generations(population))
         run.resume(parts, stop_at=goal)

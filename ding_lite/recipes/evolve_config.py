@@ -15,17 +15,12 @@ from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import LEARN_EVERY, Search
 from ding_lite.evolution.tournament import Tournament
-from ding_lite.recipes.off_policy import (
-    UPDATE_RATIO,
-    check_replay_sizes,
-)
 from ding_lite.recipes.options import Options
-from ding_lite.recipes.recipe import TrainConfig
+from ding_lite.recipes.train_config import UPDATE_RATIO, TrainConfig, check_replay_sizes
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.replay.uniform import ReplayBuffer
-from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
@@ -92,13 +87,11 @@ class EvolutionConfig(TrainConfig, ABC):
             )
 
     def tournament(self, seed: int) -> Tournament:
-        [own] = spawn_seeds(seed, "evolve/tournament", count=1)
         return Tournament(
-            size=self.tournament_size, elitism=self.elitism, window=self.window, seed=own
+            size=self.tournament_size, elitism=self.elitism, window=self.window, seed=seed
         )
 
     def mutation(self, search: Search, seed: int) -> Mutation:
-        [own] = spawn_seeds(seed, "evolve/mutation", count=1)
         return Mutation(
             search,
             none=self.mutate_none,
@@ -109,7 +102,7 @@ class EvolutionConfig(TrainConfig, ABC):
             new_layer_prob=self.new_layer_prob,
             remove_prob=self.remove_prob,
             mutation_sd=self.mutation_sd,
-            seed=own,
+            seed=seed,
         )
 
     def evaluation_limit(self, max_episode_steps: int | None) -> int | None:
@@ -121,7 +114,6 @@ class EvolutionConfig(TrainConfig, ABC):
         return most if max_episode_steps is None or max_episode_steps > most else None
 
     def for_smoke(self) -> Self:
-        """Return a copy with generations and evaluations that are short enough for a smoke run."""
         return dataclasses.replace(
             self,
             eval_every=min(self.eval_every, _SMOKE_GENERATION),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Mapping
 from typing import Any
 
 
-class Layers(Mapping[str, Any]):
+class Layers(ChainMap[str, Any]):
     """Values in layers, of which earlier ones take precedence.
 
     Args:
@@ -19,33 +20,19 @@ class Layers(Mapping[str, Any]):
     """
 
     def __init__(self, **layers: Mapping[str, Any]) -> None:
+        super().__init__(*map(dict, layers.values()))
         self._layers = layers
-
-    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - of any kind
-        for values in self._layers.values():
-            if name in values:
-                return values[name]
-        raise KeyError(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(name for values in self._layers.values() for name in values))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
     def source(self, name: str) -> str:
         """Return the source of a value; `default` if no layer has it."""
         return next((of for of, values in self._layers.items() if name in values), "default")
 
     def names_from(self, *sources: str) -> list[str]:
-        """Return the names of the values that come from these sources."""
         return [name for name in self if self.source(name) in sources]
 
     def has(self, source: str) -> bool:
-        """Return whether a source has any values, which others may override."""
         return bool(self._layers.get(source))
 
     def but(self, source: str, **values: Any) -> Layers:  # noqa: ANN401 - of any kind
         """Return a copy in which a source has these values, too."""
-        layer = {**self._layers.get(source, {}), **values}
-        return Layers(**{**self._layers, source: layer})
+        return Layers(**{**self._layers, source: {**self._layers.get(source, {}), **values}})

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,11 @@ from ding_lite.options.run_options import NO_SETTINGS, NUM_ENVS, OF_FILES, PARTS
 from ding_lite.recipes.choices import Choices
 from ding_lite.recipes.layers import Layers
 from ding_lite.recipes.options import Options, as_chosen, settled
-from ding_lite.recipes.recipe import Recipe, TrainConfig
 from ding_lite.recipes.runs.directory import make_next
 from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.saved_options import SavedOptions
-from ding_lite.recipes.table import find_recipe, name_of_policy
+from ding_lite.recipes.table import Recipe, find_recipe, name_of_policy
+from ding_lite.recipes.train_config import TrainConfig
 from ding_lite.rl.envs.atari import ATARI_ARGS, FRAME_STACK, check_is_game, play_atari
 from ding_lite.rl.envs.making import EnvLike, EnvMaker
 from ding_lite.rl.networks.precision import computing_in
@@ -160,14 +161,12 @@ class RunPlan:
             yield run
 
     def save_and_report(
-        self, task: Task, run: Run, parts: Mapping[str, object], every: Callable[[int], int]
+        self, task: Task, run: Run, parts: Mapping[str, object], config: TrainConfig
     ) -> None:
-        """Add the middleware that save checkpoints, measure the run and report metrics.
-
-        `every` converts env steps to steps of the pipeline.
-        """
-        log_every = every(self.config.row_every(self.options.max_env_steps))
-        task.use(mw.checkpoint(parts, run.checkpoint, every=every(self.config.checkpoint_every)))
+        """Add the middleware that save checkpoints, measure the run and report metrics."""
+        every = partial(config.every, num_envs=self.options.num_envs)
+        log_every = every(config.row_every(self.options.max_env_steps))
+        task.use(mw.checkpoint(parts, run.checkpoint, every=every(config.checkpoint_every)))
         task.use(mw.throughput(every=log_every))
         task.use(run.time(task, every=log_every))
         for middleware in self.use:
@@ -214,8 +213,7 @@ def make_plan(
     if options.max_env_steps != values["max_env_steps"]:  # a trial
         values = values.but("given", max_env_steps=options.max_env_steps)
     config = as_config(recipe.config, _only(values, recipe.config))
-    steps = max(1, config.steps_per_update(options.num_envs))  # 0 if a later check refuses it
-    every = max(1, config.row_every(options.max_env_steps) // steps)
+    every = config.every(config.row_every(options.max_env_steps), options.num_envs)
     of_policy = {**_only(values, recipe.policy_config), "seed": options.seed}
     return RunPlan(
         name=name,

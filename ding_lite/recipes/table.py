@@ -1,26 +1,30 @@
-"""Find the recipe of a policy that is given by its name, its class or a function."""
+"""Recipes of policies, and the one of a policy that is given by its name, class or function."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ding_lite.errors import ConfigError, did_you_mean, kind_of
 from ding_lite.evolution.agent import made_like
 from ding_lite.io.importing import find_member
-from ding_lite.options.run_options import MAX_ENV_STEPS_OF_EVOLUTION
+from ding_lite.options.run_options import MAX_ENV_STEPS, MAX_ENV_STEPS_OF_EVOLUTION
 from ding_lite.recipes.evolve_config import ReplayEvolutionConfig, RolloutEvolutionConfig
-from ding_lite.recipes.off_policy import OffPolicyConfig, SequenceConfig
-from ding_lite.recipes.on_policy import OnPolicyConfig, ShortRolloutConfig
 from ding_lite.recipes.presets.actor_critic import A2C_PRESETS, IMPALA_PRESETS, PPO_PRESETS
 from ding_lite.recipes.presets.box import DDPG_PRESETS, SAC_PRESETS, TD3_PRESETS
-from ding_lite.recipes.presets.dqn import DQN_EVOLUTION_PRESETS, DQN_PRESETS
-from ding_lite.recipes.presets.r2d2 import R2D2_PRESETS
+from ding_lite.recipes.presets.dqn import DQN_EVOLUTION_PRESETS, DQN_PRESETS, R2D2_PRESETS
 from ding_lite.recipes.presets.sizes import sizes_for_boxes, sizes_for_images
-from ding_lite.recipes.recipe import Recipe, SingleConfig
+from ding_lite.recipes.train_config import (
+    OffPolicyConfig,
+    OnPolicyConfig,
+    SequenceConfig,
+    ShortRolloutConfig,
+    SingleConfig,
+    TrainConfig,
+)
 from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.policies.a2c import A2C, A2CConfig
 from ding_lite.rl.policies.base.open_policy import OpenPolicy
@@ -41,6 +45,26 @@ from ding_lite.rl.wrong_calls import takes
 
 _OF_A_LONE_RUN = ("max_env_steps", "num_envs", "eval_every", "eval_episodes", "update_ratio")
 """Options and settings in presets of a single policy that do not suit a population."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The classes and presets that train one kind of policy."""
+
+    policy: Callable[[EnvSpec, Any], Policy]
+    """The policy's class, or a function that makes it from the spec and its settings."""
+    policy_config: type[Any]
+    """The class of the policy's settings; it has a field `seed`."""
+    config: type[TrainConfig]
+    """The class of the settings of training."""
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings and options for an environment, by its id."""
+    sizes: Callable[[EnvSpec], Mapping[str, Any]] | None = None
+    """Returns settings for the spaces of an environment without a preset."""
+    max_env_steps: int = MAX_ENV_STEPS
+    """The default maximum of env steps."""
+
+
 RECIPES: dict[str, Recipe] = {
     "dqn": Recipe(DQN, DQNConfig, OffPolicyConfig, DQN_PRESETS, sizes_for_images),
     "ddpg": Recipe(DDPG, DDPGConfig, OffPolicyConfig, DDPG_PRESETS, sizes_for_boxes),

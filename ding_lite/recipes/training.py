@@ -12,9 +12,9 @@ from ding_lite import middleware as mw
 from ding_lite.options.derived import documented
 from ding_lite.recipes.choices import Choices, checked_settings
 from ding_lite.recipes.plan import RunPlan, make_plan
-from ding_lite.recipes.recipe import SingleConfig
 from ding_lite.recipes.runs.directory import has_best
 from ding_lite.recipes.runs.run import Run
+from ding_lite.recipes.train_config import SingleConfig
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from ding_lite.rl.envs.making import EnvLike, EnvWrapper
 from ding_lite.rl.envs.vector import Envs, make_envs
@@ -141,12 +141,7 @@ def _run(
     """Train; return the evaluation that ended the run, if one did."""
     options = run.options
     config = cast(SingleConfig, plan.config).within(options.max_env_steps, envs.num_envs)
-    steps = config.steps_per_update(envs.num_envs)
     goal = options.target + config.target_margin
-
-    def every(env_steps: int) -> int:
-        return max(1, env_steps // steps)
-
     with Task() as task:
         parts: dict[str, object] = {
             "policy": policy,
@@ -158,7 +153,7 @@ def _run(
         evaluate = mw.evaluate(
             policy,
             eval_envs,
-            every=every(config.eval_every),
+            every=config.every(config.eval_every, envs.num_envs),
             stop_at=goal,
             episodes=config.num_eval_episodes,
             confirm=config.confirm_episodes,
@@ -168,7 +163,7 @@ def _run(
         task.use(evaluate)
         task.use(mw.keep_best(policy, run.best))
         task.use(mw.stop_at(env_step=options.max_env_steps))
-        plan.save_and_report(task, run, parts, every)
+        plan.save_and_report(task, run, parts, config)
         run.resume(parts, stop_at=goal)
         task.run()
         return evaluate.final(task.ctx.get("env_step", 0))

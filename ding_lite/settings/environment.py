@@ -187,7 +187,6 @@ def _given(**named: Any) -> dict[str, Any]:
 
 
 def _parse(variable: str, text: str, hint: Any) -> Any:
-    """Turn a variable's text into an int, a bool, a str, or a tuple of them."""
     if typing.get_origin(hint) is tuple:
         item = typing.get_args(hint)[0]
         parts = [part.strip() for part in text.split(",")]

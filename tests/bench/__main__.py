@@ -20,7 +20,6 @@ HERE = Path(__file__).resolve().parent
 
 
 def main() -> int:
-    """Do what the command line says; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     run = verbs.add_parser("run", help="measure; a run of all files is kept in docs/benchmarks/")

@@ -42,7 +42,6 @@ LAUNCHES = 5
 
 
 def run() -> list[Row]:
-    """Measure all."""
     return [sampling(), *two_processes()]
 
 

@@ -29,5 +29,4 @@ GOALS = (
 
 
 def run() -> list[Row]:
-    """Reach each goal with each seed."""
     return [row for goal in GOALS for row in solved_rows(f"{goal.env_id} solved", goal)]

@@ -12,23 +12,13 @@ from tests.bench.harness import ROOT, Row, measure
 
 def run() -> list[Row]:
     """Ask for help, many times, and look at the machine, a few times."""
+    start_to_end = partial(measure, unit="s", clock="wall")
+    looks = partial(call, "doctor")
     return [
-        measure(
-            "ding-lite --help, start to end",
-            partial(call, "--help"),
-            unit="s",
-            clock="wall",
-            target=0.5,
-            tracked=True,
+        start_to_end(
+            "ding-lite --help, start to end", partial(call, "--help"), target=0.5, tracked=True
         ),
-        measure(
-            "ding-lite doctor, start to end",
-            partial(call, "doctor"),
-            unit="s",
-            repeats=5,
-            clock="wall",
-            target=5.0,
-        ),
+        start_to_end("ding-lite doctor, start to end", looks, repeats=5, target=5.0),
     ]
 
 

@@ -40,49 +40,35 @@ def events() -> list[Row]:
     encoded = encode(EVENT)
     pickled = pickle.dumps(EVENT, protocol=5)
     frames = write_batch()
-    measure = partial(compare, unit="us", number=1_000)
+    name = f"event of {len(encoded.meta)} B"
+    one = partial(compare, baseline_name="pickle 5", number=1_000)
+    several = partial(one, number=20, per=BATCH, tracked=True)
     return [
-        measure(
-            f"event of {len(encoded.meta)} B: encode",
-            lambda: encode(EVENT),
-            lambda: pickle.dumps(EVENT, protocol=5),
-            baseline_name="pickle 5",
-        ),
-        measure(
-            f"event of {len(encoded.meta)} B: decode",
+        one(f"{name}: encode", lambda: encode(EVENT), lambda: pickle.dumps(EVENT, protocol=5)),
+        one(
+            f"{name}: decode",
             lambda: decode(encoded.meta, encoded.buffers),
             lambda: pickle.loads(pickled),
-            baseline_name="pickle 5",
         ),
-        measure(
-            f"event of {len(encoded.meta)} B, {BATCH} in a message: encode, batch, envelope",
+        several(
+            f"{name}, {BATCH} in a message: encode, batch, envelope",
             write_batch,
             lambda: [pickle.dumps(EVENT, protocol=5) for _ in range(BATCH)],
-            baseline_name="pickle 5",
-            number=20,
-            per=BATCH,
-            tracked=True,
         ),
-        measure(
-            f"event of {len(encoded.meta)} B, {BATCH} in a message: envelope, batch, decode",
+        several(
+            f"{name}, {BATCH} in a message: envelope, batch, decode",
             lambda: read_batch(frames),
             lambda: [pickle.loads(pickled) for _ in range(BATCH)],
-            baseline_name="pickle 5",
-            number=20,
-            per=BATCH,
-            tracked=True,
         ),
     ]
 
 
 def write_batch() -> list[bytes | memoryview]:
-    """Make the frames of a message of events."""
     meta = pack_batch([encode(EVENT).meta for _ in range(BATCH)])
     return Envelope(kind=Kind.EVENT, src=1, dst=0, meta=meta).frames()
 
 
 def read_batch(frames: list[bytes | memoryview]) -> list[Any]:
-    """Read the events of a message."""
     return [decode(meta, []) for meta in unpack_batch(Envelope.from_frames(frames).meta)]
 
 
@@ -99,35 +85,20 @@ def state(name: str, nbytes: int, *, number: int) -> list[Row]:
     def copy() -> None:
         np.copyto(target, source)
 
-    measure = partial(compare, unit="us", number=number)
     of = f"state dict, 20 tensors, {name}"
+    beside_copy = partial(compare, baseline_name="warm memcpy", number=number)
+    beside_pickle = partial(
+        compare, baseline_name="pickle 5", number=number, target=1.0, tracked=nbytes == 10**6
+    )
     return [
-        measure(
-            f"{of}: encode",
-            lambda: encode(weights),
-            lambda: pickle.dumps(weights, protocol=5),
-            baseline_name="pickle 5",
-            target=1.0,
-            tracked=nbytes == 10**6,
+        beside_pickle(
+            f"{of}: encode", lambda: encode(weights), lambda: pickle.dumps(weights, protocol=5)
         ),
-        measure(
-            f"{of}: decode",
-            lambda: decode(encoded.meta, arrived),
-            lambda: pickle.loads(pickled),
-            baseline_name="pickle 5",
-            target=1.0,
-            tracked=nbytes == 10**6,
+        beside_pickle(
+            f"{of}: decode", lambda: decode(encoded.meta, arrived), lambda: pickle.loads(pickled)
         ),
-        measure(
-            f"{of}: encode beside a copy",
-            lambda: encode(weights),
-            copy,
-            baseline_name="warm memcpy",
-        ),
-        measure(
-            f"{of}: encode, borrowed, beside a copy",
-            lambda: encode(weights, borrow=True),
-            copy,
-            baseline_name="warm memcpy",
+        beside_copy(f"{of}: encode beside a copy", lambda: encode(weights), copy),
+        beside_copy(
+            f"{of}: encode, borrowed, beside a copy", lambda: encode(weights, borrow=True), copy
         ),
     ]

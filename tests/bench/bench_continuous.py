@@ -15,7 +15,7 @@ import numpy as np
 from ding_lite.recipes.choices import Choices
 from ding_lite.recipes.plan import make_plan
 from ding_lite.rl import Policy, make_envs
-from tests.bench.continuous_peers import TUTORIALS, OwnActor, OwnCritic
+from tests.bench.continuous_peers import TUTORIALS, own_actor, own_critic
 from tests.bench.harness import Row, compare
 from tests.bench.solving import Goal, solved_rows
 from tests.rl.rollouts import PENDULUM, draw_batch
@@ -96,8 +96,8 @@ def update_of_own(name: str) -> Row:
     own = make(
         PENDULUM,
         plan.policy_config,
-        actor=lambda _: OwnActor(num_outputs, has_tanh=name != "sac"),
-        critic=OwnCritic,
+        actor=lambda _: own_actor(num_outputs, has_tanh=name != "sac"),
+        critic=own_critic,
     )
     plain = TUTORIALS[name](built_in, np.random.default_rng(0))
     return compare(

@@ -30,35 +30,28 @@ MAX_ACTION_RATIO = 0.6
 
 
 def run() -> list[Row]:
-    """Compare updates of two sizes of batch and of network, and actions."""
     rows = []
     for batch_size, width in SIZES:
         config = DQNConfig(hidden=(width, width), batch_size=batch_size)
         policy = DQN(CARTPOLE, config)
         plain, batch = PlainDQN(width, config), draw_batch(0, spec=CARTPOLE, size=batch_size)
-        rows.append(
-            compare(
-                f"DQN update, batch {batch_size}, hidden {width}x{width}, double",
-                partial(policy.learn, batch),
-                partial(plain.learn, batch),
-                baseline_name="plain torch, default Adam",
-                number=100,
-                target=MAX_UPDATE_RATIO,
-                tracked=width == 64,
-            )
-        )
         own = DQN(CARTPOLE, DQNConfig(), network=copy.deepcopy(plain.net))
-        rows.append(
-            compare(
-                f"DQN update of a user's nn.Module, batch {batch_size}, hidden {width}x{width}",
-                partial(own.learn, batch),
-                partial(plain.learn, batch),
-                baseline_name="plain torch, default Adam",
-                number=100,
-                target=MAX_OWN_RATIO,
-                tracked=width == 64,
+        for of_whom, its, target in (
+            ("", policy, MAX_UPDATE_RATIO),
+            (" of a user's nn.Module", own, MAX_OWN_RATIO),
+        ):
+            end = "" if of_whom else ", double"
+            rows.append(
+                compare(
+                    f"DQN update{of_whom}, batch {batch_size}, hidden {width}x{width}{end}",
+                    partial(its.learn, batch),
+                    partial(plain.learn, batch),
+                    baseline_name="plain torch, default Adam",
+                    number=100,
+                    target=target,
+                    tracked=width == 64,
+                )
             )
-        )
         if batch_size < 128:
             continue
         obs = np.asarray(batch.obs[:NUM_ENVS])
@@ -80,14 +73,12 @@ class PlainDQN:
     """Double DQN in plain torch."""
 
     def __init__(self, width: int, config: DQNConfig) -> None:
-        """Make both networks and the optimiser."""
         self.config = config
         self.net = make_mlp((4, width, width, 2))
         self.target = copy.deepcopy(self.net)
         self.adam = torch.optim.Adam(self.net.parameters(), lr=config.lr)
 
     def learn(self, batch: Any) -> dict[str, float]:
-        """Do one update, from transitions of tensors."""
         with torch.no_grad():
             best = self.net(batch.next_obs).argmax(dim=1, keepdim=True)
             next_value = self.target(batch.next_obs).gather(1, best).squeeze(1)
@@ -105,6 +96,5 @@ class PlainDQN:
 
     @torch.no_grad()
     def act(self, obs: NumpyArray) -> NumpyArray:
-        """Choose the best actions."""
         q: Tensor = self.net(torch.from_numpy(obs))
         return q.argmax(dim=1).numpy()

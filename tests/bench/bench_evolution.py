@@ -48,6 +48,7 @@ from ding_lite.runtime.middleware import Middleware
 from ding_lite.testing import run_step
 from tests.bench.bench_dqn_update import PlainDQN
 from tests.bench.harness import Row, compare, measure, row_from_samples, sample_pairs
+from tests.rl.nets import Joins
 from tests.rl.reference_box import make_mlp
 from tests.rl.rollouts import CARTPOLE, PENDULUM, draw_batch, draw_rollout
 
@@ -65,7 +66,6 @@ AGILERL_ENV_STEP_US = 2_747.0
 
 
 def run() -> list[Row]:
-    """Measure all."""
     rows = [*updates(), *(actors_and_critics(kind) for kind in (DDPG, TD3, SAC))]
     rows += [modules(), own_actors_and_critics(), *generations()]
     rows += [from_rollouts(kind, own=own) for kind in (A2C, PPO) for own in (False, True)]
@@ -76,7 +76,6 @@ def run() -> list[Row]:
 
 
 def updates() -> list[Row]:
-    """Compare an update an agent: with a batch at hand, and drawn from a replay of its own."""
     population = Population.of(DQN, CARTPOLE, size=SIZE, config=CONFIG)
     policies = [agent.policy for agent in population if isinstance(agent.policy, DQN)]
     stack, plain = DQNStack(policies[0], SIZE), PlainDQN(32, CONFIG)
@@ -108,35 +107,21 @@ def updates() -> list[Row]:
 
 
 def actors_and_critics(kind: Callable[..., DDPG | SAC]) -> Row:
-    """Compare an update an agent of those with an actor with one of an agent alone."""
     config = replace(kind(PENDULUM).config, hidden=(32, 32), batch_size=BATCH_SIZE)
     policies = [kind(PENDULUM, replace(config, seed=seed)) for seed in range(SIZE)]
     return against_one_after_the_other(f"{type(policies[0]).__name__}s, hidden 32x32", policies)
 
 
 def own_actors_and_critics() -> Row:
-    """Compare an update an agent of SAC with users' modules with one of an agent alone."""
-
-    class Critic(nn.Module):
-        def __init__(self, _: EnvSpec) -> None:
-            super().__init__()
-            self.layers = mlp(4, 1)
-
-        def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-            values: torch.Tensor = self.layers(torch.cat((obs, action), dim=-1))
-            return values
-
     config = SACConfig(batch_size=BATCH_SIZE)
-    policies = [
-        SAC(PENDULUM, replace(config, seed=seed), actor=lambda _: mlp(3, 2), critic=Critic)
-        for seed in range(SIZE)
-    ]
+    parts: dict[str, Any] = {"actor": lambda _: mlp(3, 2)}
+    parts["critic"] = lambda _: Joins(mlp(4, 1))
+    policies = [SAC(PENDULUM, replace(config, seed=seed), **parts) for seed in range(SIZE)]
     name = "SACs with modules of a user, 64x64"
     return against_one_after_the_other(name, policies, MAX_MODULE_RATIO)
 
 
 def modules() -> Row:
-    """Compare an update an agent of DQN with users' modules with one of an agent alone."""
     config = DQNConfig(batch_size=BATCH_SIZE, lr=1e-3, target_tau=1e-3, n_step=1)
     policies = [
         DQN(CARTPOLE, replace(config, seed=seed), network=lambda _: mlp(4, 2))
@@ -149,8 +134,6 @@ def modules() -> Row:
 def from_rollouts(
     kind: Callable[..., A2C | PPO], *, own: bool = False, memory: MemoryKind | None = None
 ) -> Row:
-    """Compare what a rollout of 256 env steps costs an agent with what it costs one by one."""
-
     class Network(nn.Module):
         def __init__(self, _: EnvSpec) -> None:
             super().__init__()
@@ -186,7 +169,6 @@ def from_rollouts(
 
 
 def mlp(num_inputs: int, num_outputs: int) -> nn.Module:
-    """Make a module as a user does."""
     layers: nn.Module = make_mlp((num_inputs, 64, 64, num_outputs))
     return layers
 
@@ -222,7 +204,6 @@ def against_one_after_the_other(
 def per_agent(
     what: str, ours: Callable[[], object], each: int, plain: Callable[[], object], name: str
 ) -> Row:
-    """Compare what an update costs an agent."""
     number = 64 // each
     mine, theirs = sample_pairs(ours, plain, number=number)
     return row_from_samples(
@@ -267,7 +248,6 @@ def seeds_job() -> Row:
 
 
 def seconds_per_env_step(seed: int) -> float:
-    """Run one generation of it, with its evaluation."""
     with (
         make_envs("LunarLander-v3", 16, seed=seed, mode="sync") as envs,
         make_envs("LunarLander-v3", 16, seed=seed + 100, mode="sync") as eval_envs,

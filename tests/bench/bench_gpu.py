@@ -12,9 +12,7 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from ding_lite.rl import (
     A2C,
@@ -33,11 +31,10 @@ from ding_lite.rl import (
     SACConfig,
     TD3Config,
     Transitions,
-    gae,
-    vtrace,
 )
 from tests.bench.bench_dqn_update import PlainDQN
 from tests.bench.bench_images import BATCHES, CONFIG, SPEC, plain_dqn
+from tests.bench.bench_on_policy import FORMULAS, columns_of
 from tests.bench.harness import Row, compare
 from tests.bench.on_policy_peers import TutorialPPO
 from tests.rl.rollouts import CARTPOLE, PENDULUM, draw_batch, draw_rollout
@@ -77,8 +74,6 @@ def run() -> list[Row]:
 
 
 def until_done(call: Callable[[], object]) -> Callable[[], None]:
-    """Make a call that waits for the GPU."""
-
     def wait_for_it() -> None:
         call()
         torch.cuda.synchronize()
@@ -88,27 +83,14 @@ def until_done(call: Callable[[], object]) -> Callable[[], None]:
 
 def formulas(shape: tuple[int, int]) -> list[Row]:
     """Hold GAE and V-trace of tensors on the GPU against a loop there, and against the CPU's."""
-    rng = np.random.default_rng(0)
-    log_rho, reward, value, next_value = rng.normal(size=(4, *shape)).astype(np.float32)
-    discount = np.float32(0.99) * (rng.random(shape) > 0.02).astype(np.float32)
-    columns: tuple[Any, ...] = (
-        0.1 * log_rho,
-        discount,
-        reward,
-        value,
-        next_value,
-        rng.random(shape) < 0.01,
-    )
-    there = [torch.from_numpy(column).cuda() for column in columns]
     rows = []
-    for name, ours, loop, on_cpu, first in (
-        ("GAE", partial(gae, gae_lambda=0.95), loop_gae, gae_of_95, 1),
-        ("V-trace", vtrace, loop_vtrace, vtrace, 0),
-    ):
-        on_gpu = until_done(partial(ours, *there[first:]))
+    for name, (ours, loop) in FORMULAS.items():
+        here = columns_of(name, shape)
+        there = [torch.from_numpy(column).cuda() for column in here]
+        on_gpu = until_done(partial(ours, *there))
         for short, baseline, words, target in (
-            ("a loop", until_done(partial(loop, *there[first:])), "torch on the same GPU", 1.0),
-            ("the CPU", partial(on_cpu, *columns[first:]), "ours of arrays", None),
+            ("a loop", until_done(partial(loop, *there)), "torch on the same GPU", 1.0),
+            ("the CPU", partial(ours, *here), "ours of arrays", None),
         ):
             rows.append(
                 compare(
@@ -122,46 +104,6 @@ def formulas(shape: tuple[int, int]) -> list[Row]:
                 )
             )
     return rows
-
-
-def gae_of_95(*columns: Any) -> object:
-    """Compute ours on the CPU."""
-    return gae(*columns, gae_lambda=0.95)
-
-
-def loop_gae(
-    discount_TB: Tensor, reward_TB: Tensor, value_TB: Tensor, next_TB: Tensor, cut_TB: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Compute GAE as usually written."""
-    error_TB = reward_TB + discount_TB * next_TB - value_TB
-    decay_TB = 0.95 * discount_TB * ~cut_TB
-    advantage_TB = torch.empty_like(error_TB)
-    last_B = torch.zeros_like(error_TB[0])
-    for time in reversed(range(len(error_TB))):
-        advantage_TB[time] = last_B = error_TB[time] + decay_TB[time] * last_B
-    return advantage_TB, advantage_TB + value_TB
-
-
-def loop_vtrace(
-    log_rho_TB: Tensor,
-    discount_TB: Tensor,
-    reward_TB: Tensor,
-    value_TB: Tensor,
-    next_TB: Tensor,
-    cut_TB: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Compute V-trace as usually written."""
-    rho_TB = log_rho_TB.exp().clamp(max=1.0)
-    error_TB = rho_TB * (reward_TB + discount_TB * next_TB - value_TB)
-    decay_TB = discount_TB * rho_TB * ~cut_TB
-    target_TB = torch.empty_like(error_TB)
-    last_B = torch.zeros_like(error_TB[0])
-    for time in reversed(range(len(error_TB))):
-        last_B = error_TB[time] + decay_TB[time] * last_B
-        target_TB[time] = value_TB[time] + last_B
-    next_target_TB = next_TB.clone()
-    next_target_TB[:-1] = torch.where(cut_TB[:-1], next_TB[:-1], target_TB[1:])
-    return rho_TB * (reward_TB + discount_TB * next_target_TB - value_TB), target_TB
 
 
 def beside_plain_torch(kind: str, batch_size: int, width: int, how: str) -> Row:
@@ -226,7 +168,6 @@ def of_images(batch_size: int, how: str) -> Row:
 def against(
     plain: Callable[[], object], ours: Callable[[], object], name: str, how: str, *, per: int = 1
 ) -> Row:
-    """Compare two updates on the GPU."""
     for _ in range(4):  # an update is captured at the fourth call
         ours()
     return compare(
@@ -270,7 +211,6 @@ def learns(kind: str, batch_size: int, width: int, *, device: str) -> Callable[[
 
 
 def batch_on_gpu(batch_size: int) -> Transitions:
-    """Draw transitions of CartPole, on the GPU."""
     batch = draw_batch(0, spec=CARTPOLE, size=batch_size)
     return Transitions(*(getattr(batch, field.name).cuda() for field in fields(batch)))
 

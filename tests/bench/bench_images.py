@@ -30,7 +30,6 @@ MAX_RATIOS: dict[Precision, float] = {"float32": 0.9, "bfloat16": 0.6}
 
 
 def run() -> list[Row]:
-    """Compare updates of two sizes of batch in two precisions."""
     return [of_images(size, precision) for size in BATCHES for precision in MAX_RATIOS]
 
 
@@ -68,7 +67,6 @@ class Nature(nn.Module):
     """The network of Mnih et al. 2015 (doi:10.1038/nature14236)."""
 
     def __init__(self) -> None:
-        """Make the layers."""
         super().__init__()
         self.layers = nn.Sequential(
             *(nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()),

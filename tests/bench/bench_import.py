@@ -44,7 +44,6 @@ def run() -> list[Row]:
 
 
 def start(code: str) -> float:
-    """Return the seconds of CPU that an interpreter running `code` took, start to end."""
     before = _children_cpu()
     subprocess.run([sys.executable, "-c", code], check=True)
     return _children_cpu() - before

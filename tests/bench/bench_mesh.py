@@ -146,7 +146,6 @@ if __name__ == "__main__":
 
 
 def run() -> list[Row]:
-    """Run the programs in turn."""
     return [*exchange(), *memory()]
 
 
@@ -173,7 +172,6 @@ def exchange() -> list[Row]:
 
 
 def memory() -> list[Row]:
-    """Compare idle nodes with idle processes that have imported torch and gymnasium."""
     ours, forked, fresh = [], [], []
     for _ in range(REPEATS):
         forked.append(json.loads(run_program(BARE_MEMORY, "forkserver")))
@@ -201,5 +199,4 @@ def memory() -> list[Row]:
 
 
 def mean(processes: list[list[float]], column: int) -> float:
-    """Return the mean over the processes of a run."""
     return sum(process[column] for process in processes) / len(processes)

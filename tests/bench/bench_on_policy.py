@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from ding_lite.rl import PPO, PPOConfig, gae, vtrace
+from ding_lite.rl.batch import NumpyArray
 from tests.bench.harness import Row, compare
 from tests.bench.on_policy_peers import TutorialPPO, plain_gae, plain_vtrace
 from tests.bench.solving import Goal, solved_rows
@@ -86,18 +87,12 @@ def update(width: int, batch_size: int, *, is_own: bool = False) -> Row:
 
 def formula(shape: tuple[int, int], name: str) -> Row:
     """Hold a formula against the usual loop."""
-    rng = np.random.default_rng(0)
-    normal = rng.normal(size=(4, *shape)).astype(np.float32)
-    log_rho, reward, value, next_value = normal
-    discount = np.float32(0.99) * (rng.random(shape) > 0.02).astype(np.float32)
-    truncated = rng.random(shape) < 0.01
-    given = (discount, reward, value, next_value, truncated)
-    ours, plain, takes_rho = FORMULAS[name]
-    inputs = (0.1 * log_rho, *given) if takes_rho else given
+    ours, plain = FORMULAS[name]
+    columns = columns_of(name, shape)
     return compare(
         f"{name}, T={shape[0]}, B={shape[1]}",
-        partial(ours, *inputs),
-        partial(plain, *inputs),
+        partial(ours, *columns),
+        partial(plain, *columns),
         baseline_name="numpy loop over T",
         number=200,
         target=MAX_FORMULA_RATIO,
@@ -105,7 +100,16 @@ def formula(shape: tuple[int, int], name: str) -> Row:
     )
 
 
-FORMULAS: dict[str, tuple[Callable[..., object], Callable[..., object], bool]] = {
-    "GAE": (partial(gae, gae_lambda=0.95), plain_gae, False),
-    "V-trace": (vtrace, plain_vtrace, True),
+def columns_of(name: str, shape: tuple[int, int]) -> list[NumpyArray]:
+    """Draw the inputs of a formula."""
+    rng = np.random.default_rng(0)
+    log_rho, reward, value, next_value = rng.normal(size=(4, *shape)).astype(np.float32)
+    discount = np.float32(0.99) * (rng.random(shape) > 0.02).astype(np.float32)
+    columns = [discount, reward, value, next_value, rng.random(shape) < 0.01]
+    return [0.1 * log_rho, *columns] if name == "V-trace" else columns
+
+
+FORMULAS: dict[str, tuple[Callable[..., object], Callable[..., object]]] = {
+    "GAE": (partial(gae, gae_lambda=0.95), plain_gae),
+    "V-trace": (vtrace, plain_vtrace),
 }

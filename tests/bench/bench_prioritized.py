@@ -71,5 +71,4 @@ def run() -> list[Row]:
 
 
 def update(replay: PrioritizedReplay, batches: Iterator[tuple[Any, Any]]) -> None:
-    """Update the priorities of the next batch."""
     replay.update_priorities(*next(batches))

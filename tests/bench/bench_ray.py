@@ -123,24 +123,18 @@ def run() -> list[Row]:
     if find_spec("ray") is None:
         return []
     samples = measure(REPEATS)
-    return [
-        row_from_samples(
-            "Ray, two machines: from the call to every node's `main`",
-            samples["start"],
-            unit="s",
-            target=5.0,
-        ),
-        row_from_samples(
-            "Ray: from the kill of a collector to its next step",
-            samples["killed"],
-            unit="s",
-            target=5.0,
-        ),
-        row_from_samples(
+    seconds = {
+        "start": ("Ray, two machines: from the call to every node's `main`", 5.0),
+        "killed": ("Ray: from the kill of a collector to its next step", 5.0),
+        "lost": (
             "Ray: from the kill of a machine to the next step of its collector on another one",
-            samples["lost"],
-            unit="s",
-            target=30.0,
+            30.0,
+        ),
+    }
+    return [
+        *(
+            row_from_samples(name, samples[key], unit="s", target=target)
+            for key, (name, target) in seconds.items()
         ),
         row_from_samples(
             "Ape-X under Ray, 2 collectors of 8 envs and a learner: one env step",

@@ -57,21 +57,18 @@ class BareRing:
     """Arrays and a position: the least that does the work."""
 
     def __init__(self, full: Transitions) -> None:
-        """Start full."""
         self.arrays = {name: np.array(getattr(full, name)) for name in FIELDS}
         self.capacity = len(full)
         self.position = 0
         self.rng = np.random.default_rng(0)
 
     def add(self, transitions: Transitions) -> None:
-        """Write into slices."""
         end = self.position + NUM_ADDED
         for name, array in self.arrays.items():
             array[self.position : end] = getattr(transitions, name)
         self.position = end % self.capacity
 
     def sample(self) -> list[np.ndarray]:
-        """Take random rows of every array."""
         index = self.rng.integers(0, self.capacity, size=BATCH_SIZE)
         return [np.take(array, index, axis=0) for array in self.arrays.values()]
 
@@ -80,7 +77,6 @@ class BarePixelRing(BareRing):
     """A `BareRing` that samples observations into preallocated arrays."""
 
     def __init__(self, full: Transitions) -> None:
-        """Make room for one batch."""
         super().__init__(full)
         shape = (BATCH_SIZE, *self.arrays["obs"].shape[1:])
         self.outs = {name: np.zeros(shape, np.uint8) for name in ("obs", "next_obs")}
@@ -169,14 +165,12 @@ def stacks(num_steps: int) -> Iterator[Transitions]:
 
 
 def concatenate(parts: list[Transitions]) -> Transitions:
-    """Join transitions, one field after the other."""
     return Transitions(
         *(np.concatenate([getattr(part, name) for part in parts]) for name in FIELDS)
     )
 
 
 def step_rows() -> list[Row]:
-    """Measure the env steps that fill a replay."""
     return [
         step_row("vector", mode="native", theirs="vector_entry_point", target=1.5),
         step_row("sync", mode="sync", theirs="sync"),
@@ -184,7 +178,6 @@ def step_rows() -> list[Row]:
 
 
 def step_row(form: str, *, mode: EnvsMode, theirs: str, target: float | None = None) -> Row:
-    """Measure one form beside gymnasium's."""
     ours = make_envs("CartPole-v1", NUM_ENVS, mode=mode)
     bare = gymnasium.make_vec("CartPole-v1", NUM_ENVS, vectorization_mode=theirs)
     bare.reset(seed=0)
@@ -200,7 +193,6 @@ def step_row(form: str, *, mode: EnvsMode, theirs: str, target: float | None = N
 
 
 def some(count: int) -> Transitions:
-    """Make transitions of CartPole's shapes."""
     rng = np.random.default_rng(0)
     obs = rng.normal(size=(count, 4)).astype(np.float32)
     return Transitions(

@@ -25,7 +25,6 @@ SIZES = (10_000, 10 * MILLION)
 
 
 def run() -> list[Row]:
-    """Measure both servers, each in a job of two nodes."""
     rows = []
     for half in (False, True):
         copied, fetched, looked = Parallel.runner(2, "star")(models, half)[1]
@@ -99,7 +98,6 @@ def models(half: bool) -> tuple[list[float], list[float], list[list[float]]] | N
 
 
 def weights_of(size: int) -> dict[str, torch.Tensor]:
-    """Make weights as of a network's layers."""
     return {f"layer {k}": torch.ones(size // NUM_TENSORS) for k in range(NUM_TENSORS)}
 
 
@@ -125,5 +123,4 @@ def gradients() -> tuple[list[float], list[float]] | None:
 
 
 def flat_weights(policy: Any) -> torch.Tensor:
-    """Join all numbers of a policy."""
     return torch.cat([weights.flatten() for weights in policy.weights().values()])

@@ -36,7 +36,6 @@ FRESH = 5
 
 
 def run() -> list[Row]:
-    """Measure over both protocols."""
     rows = []
     for protocol in ("ipc", "tcp"):
         with job(num_readers=1, protocol=protocol) as (router, readers):
@@ -89,7 +88,6 @@ def memory(protocol: str) -> Row:
 
 
 def print_growth(protocol: str) -> None:
-    """Run as a fresh publisher."""
     with job(num_readers=1, protocol=protocol) as (router, readers):
         publisher = Publisher(router, readers)
         publisher.steps(STEPS, keeps_up=True)
@@ -104,7 +102,6 @@ class Publisher:
     """Works and publishes, step by step."""
 
     def __init__(self, router: NodeRouter, readers: Readers) -> None:
-        """Begin at state 1."""
         self._router = router
         self._readers = readers
         self._state = state_of(MEGABYTES)
@@ -126,7 +123,6 @@ class Publisher:
 
     @contextmanager
     def stopped_reader(self) -> Iterator[None]:
-        """Stop the reader, and let it catch up afterwards."""
         [pid] = self._readers.pids
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -137,7 +133,6 @@ class Publisher:
 
     @contextmanager
     def dawdling_reader(self) -> Iterator[None]:
-        """Let the reader take its time, and catch up afterwards."""
         self._router.emit("dawdle", DAWDLE_S)
         yield
         self._router.emit("dawdle", 0.0)

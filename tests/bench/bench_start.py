@@ -62,7 +62,6 @@ if __name__ == "__main__":
 
 
 def run() -> list[Row]:
-    """Run both programs in turn."""
     ours, theirs = [], []
     for _ in range(REPEATS):
         theirs.append(report(THEIRS))
@@ -94,7 +93,6 @@ def run() -> list[Row]:
 
 
 def report(source: str) -> dict[str, float]:
-    """Run a program and return the numbers that it printed."""
     numbers: dict[str, float] = {}
     for line in run_program(source).splitlines():
         numbers |= json.loads(line)

@@ -34,7 +34,6 @@ MEGABYTE = 10**6
 
 
 def run() -> list[Row]:
-    """Measure with one reader, and the writer alone with three."""
     rows = []
     for megabytes in (10, 100):
         with job(num_readers=1) as (router, readers):
@@ -108,13 +107,11 @@ def tiny(router: NodeRouter) -> Row:
 
 
 def copy(source: dict[str, np.ndarray], target: dict[str, np.ndarray]) -> None:
-    """Copy one state over another."""
     for one, other in zip(source.values(), target.values(), strict=True):
         np.copyto(other, one)
 
 
 def state_of(megabytes: int) -> dict[str, np.ndarray]:
-    """Make arrays as of a network's layers."""
     size = megabytes * MEGABYTE // NUM_ARRAYS // 4
     return {f"layer {k}": np.full(size, k, np.float32) for k in range(NUM_ARRAYS)}
 
@@ -126,7 +123,6 @@ class Readers:
     """Knows what the other nodes have loaded."""
 
     def __init__(self, router: NodeRouter, pids: list[int]) -> None:
-        """Listen from now on."""
         self.pids = pids
         self.count = len(pids)
         self._loaded = dict.fromkeys(range(1, self.count + 1), (0, 0.0))
@@ -134,7 +130,6 @@ class Readers:
         router.join(self)
 
     def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
-        """Note what a reader has loaded."""
         with self._changed:
             if event == "loaded":
                 self._loaded[node_id] = args[0], args[1]
@@ -158,7 +153,6 @@ class Loader:
     """Copies what arrives into arrays of its own."""
 
     def __init__(self, router: NodeRouter) -> None:
-        """Load from now on."""
         self._router = router
         self._own: dict[str, np.ndarray] = {}
         self._dawdle_s = 0.0
@@ -166,14 +160,12 @@ class Loader:
         router.join(self)
 
     def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
-        """End when the publisher says so, or take more time from now on."""
         if event == "dawdle":
             [self._dawdle_s] = args
         elif event in ("end", "node_lost"):
             self.has_ended.set()
 
     def receive_ctx(self, node_id: int, values: Any) -> None:
-        """Load, and say so."""
         if self._dawdle_s:
             SYSTEM_CLOCK.sleep(self._dawdle_s)
         for name, array in values.get("state", {}).items():
@@ -186,7 +178,6 @@ class Loader:
 
 
 def be_a_reader(address: str, key_file: str, node_id: int, num_nodes: int) -> None:
-    """Run as one of the other processes."""
     spec = leaf_spec(node_id, address, num_nodes, key_file=key_file)
     with closing(NodeRouter(spec)) as router:
         Loader(router).has_ended.wait()

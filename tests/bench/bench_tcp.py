@@ -45,7 +45,6 @@ BODY = bytes(100)
 
 
 def run() -> list[Row]:
-    """Measure the state over tcp, the events over ipc."""
     with tempfile.TemporaryDirectory() as directory:
         key_file = str(make_key(Path(directory) / "key"))
         cores = sorted(os.sched_getaffinity(0))
@@ -113,7 +112,6 @@ def round_trip(router: NodeRouter, recorder: Recorder, bare: Bare, where: str) -
 
 
 def burst(router: NodeRouter, recorder: Recorder) -> Row:
-    """Emit many small events; the last one is answered."""
     samples = []
     for sample in range(SAMPLES):
         started = monotonic()
@@ -138,14 +136,12 @@ class Recorder:
     """Waits for answers of the other process."""
 
     def __init__(self, router: NodeRouter) -> None:
-        """Listen from now on."""
         self._router = router
         self._answer: tuple[Any, float] = (None, 0.0)
         self._changed = threading.Condition()
         router.join(self)
 
     def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
-        """Note the answer."""
         if event not in ("begun", "pong", "have"):
             return
         with self._changed:
@@ -169,7 +165,6 @@ class Replier:
     """Acknowledges each state."""
 
     def __init__(self, router: NodeRouter) -> None:
-        """Answer from now on."""
         self._router = router
         router.join(self)
 
@@ -177,7 +172,6 @@ class Replier:
         """Leave the events to the task."""
 
     def receive_ctx(self, node_id: int, values: Any) -> None:
-        """Acknowledge the state."""
         if "state" in values:
             self._router.emit("have", values["number"], monotonic())
 
@@ -186,7 +180,6 @@ class Bare:
     """One end of a bare connection, encrypted where the nodes' one is."""
 
     def __init__(self, kind: int, key_file: str | None) -> None:
-        """Make the socket."""
         self._context = zmq.Context()
         self.socket = self._context.socket(kind)
         self.socket.linger = 0
@@ -205,7 +198,6 @@ class Bare:
                 self.socket.curve_publickey = zmq.curve_public(own)
 
     def bind(self, directory: str, *, tcp: bool) -> str:
-        """Listen; return where."""
         self.socket.bind("tcp://127.0.0.1:0" if tcp else f"ipc://{directory}/bare")
         return self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
@@ -216,21 +208,17 @@ class Bare:
         self._to = [self.socket.recv_multipart()[0]]
 
     def send(self, part: bytes | memoryview) -> None:
-        """Send one part."""
         self.socket.send_multipart([*self._to, part], copy=False)
 
     def recv(self) -> bytes:
-        """Receive one part."""
         return self.socket.recv_multipart()[-1]
 
     def close(self) -> None:
-        """End it."""
         self.socket.close()
         self._context.term()
 
 
 def be_the_other(address: str, bare_address: str, key_file: str, *cores: str) -> None:
-    """Run as the other process: a node, and a bare socket that answers."""
     if cores:
         os.sched_setaffinity(0, map(int, cores))
     is_tcp = address.startswith("tcp")
@@ -258,7 +246,6 @@ def be_the_other(address: str, bare_address: str, key_file: str, *cores: str) ->
 
 
 def answer(bare: Bare, has_ended: threading.Event) -> None:
-    """Answer what comes on a bare connection."""
     while not has_ended.is_set():
         if not bare.socket.poll(100):
             continue

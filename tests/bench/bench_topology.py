@@ -77,14 +77,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class Step:
-    """The cost of a step."""
-
     state: Cost
     items: Cost
 
 
 def measure(topology: str, num_nodes: int) -> Step:
-    """Count some steps of a job."""
     state: list[list[Traffic]] = []
     items: list[list[Traffic]] = []
     most_waiting = 0
@@ -149,12 +146,10 @@ def saturated_at(steps: Mapping[int, Step], per_second: float) -> float:
 
 
 def measure_all() -> dict[str, dict[int, Step]]:
-    """Measure every topology at each of its sizes."""
     return {name: {n: measure(name, n) for n in sizes} for name, sizes in NODES.items()}
 
 
 def run() -> list[Row]:
-    """Measure all sizes of all topologies; every row is of one step."""
     found = measure_all()
     return [row for name in found for row in _rows(name, found[name])]
 
@@ -181,7 +176,6 @@ def _rows(name: str, steps: Mapping[int, Step]) -> Iterator[Row]:
 
 
 def fitted(name: str, power: float, *, target: float) -> Row:
-    """Make the row of a power that was fitted once."""
     return Row(name=name, unit="exponent", median=power, spread=0.0, n=1, target=target)
 
 
@@ -189,7 +183,6 @@ def fitted(name: str, power: float, *, target: float) -> Row:
 
 
 def tables(found: Mapping[str, Mapping[int, Step]]) -> str:
-    """Lay the steps out as the page does."""
     lines = [
         "| nodes | topology | links | messages | MB of node 0 | ms of node 0 | copies sent by the "
         "busiest node | ms for the items | items waiting at node 0 |",

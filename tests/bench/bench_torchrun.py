@@ -67,7 +67,6 @@ def run() -> list[Row]:
 
 
 def of_ranks(num_ranks: int) -> list[Row]:
-    """Make the rows of one number of ranks."""
     ours, theirs = [], []
     for _ in range(REPEATS):
         theirs.append(recovery_s(PLAIN, num_ranks, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"))

@@ -10,36 +10,18 @@ from torch.distributions import Normal
 
 from ding_lite.rl import EnvSpec, Transitions
 from ding_lite.rl.batch import NumpyArray
+from tests.rl.nets import Joins
 from tests.rl.reference_box import PlainDDPG, PlainSAC, PlainTD3, make_mlp
 
 
-class OwnActor(nn.Module):
-    """A user's actor for Pendulum."""
-
-    def __init__(self, num_outputs: int, *, has_tanh: bool) -> None:
-        """Make the layers."""
-        super().__init__()
-        self.net = make_mlp((3, 64, 64, num_outputs))
-        self.has_tanh = has_tanh
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Compute the outputs."""
-        raw: Tensor = self.net(obs)
-        return raw.tanh() if self.has_tanh else raw
+def own_actor(num_outputs: int, *, has_tanh: bool) -> nn.Module:
+    """Make a user's actor for Pendulum."""
+    layers: nn.Sequential = make_mlp((3, 64, 64, num_outputs))
+    return layers.append(nn.Tanh()) if has_tanh else layers
 
 
-class OwnCritic(nn.Module):
-    """A user's critic for Pendulum."""
-
-    def __init__(self, spec: EnvSpec) -> None:
-        """Make the layers."""
-        super().__init__()
-        self.net = make_mlp((spec.obs_shape[0] + spec.action_shape[0], 64, 64, 1))
-
-    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Compute the values."""
-        values: Tensor = self.net(torch.cat((obs, action), dim=1))
-        return values
+def own_critic(spec: EnvSpec) -> nn.Module:
+    return Joins(make_mlp((spec.obs_shape[0] + spec.action_shape[0], 64, 64, 1)))
 
 
 def discounted(policy: Any, batch: Transitions, next_value: Tensor) -> Tensor:
@@ -52,7 +34,6 @@ def discounted(policy: Any, batch: Transitions, next_value: Tensor) -> Tensor:
 
 
 def act_noisily(policy: Any, obs: NumpyArray) -> NumpyArray:
-    """Choose actions with noise."""
     with torch.no_grad():
         action = torch.tanh(policy.actor(torch.as_tensor(obs)))
         action = (action + torch.randn_like(action) * policy.config.noise).clamp(-1.0, 1.0)
@@ -67,8 +48,6 @@ class TutorialDDPG(PlainDDPG):
 
 
 class TutorialTD3(PlainTD3):
-    """TD3 as in a tutorial."""
-
     targets, act = discounted, act_noisily
 
 
@@ -78,7 +57,6 @@ class TutorialSAC(PlainSAC):
     targets = discounted
 
     def sample(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Draw actions."""
         mean, log_std = self.actor(obs).chunk(2, dim=1)
         normal = Normal(mean, log_std.clamp(-20.0, 2.0).exp(), validate_args=False)
         unsquashed = normal.rsample()
@@ -87,7 +65,6 @@ class TutorialSAC(PlainSAC):
         return action, log_prob.sum(dim=1)
 
     def act(self, obs: NumpyArray) -> NumpyArray:
-        """Draw actions, within Pendulum's bounds."""
         with torch.no_grad():
             action, _ = self.sample(torch.as_tensor(obs))
         actions: NumpyArray = (2.0 * action).numpy()

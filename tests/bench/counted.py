@@ -47,7 +47,6 @@ class Traffic:
     """CPU time of the thread that reads and writes messages, and of the program's calls."""
 
     def clear(self) -> None:
-        """Begin to count anew."""
         self.sent.clear()
         self.received.clear()
         self.large_sent = self.sent_bytes = self.received_bytes = 0
@@ -55,12 +54,10 @@ class Traffic:
 
     @property
     def messages(self) -> int:
-        """All messages, both ways."""
         return self.sent.total() + self.received.total()
 
     @property
     def nbytes(self) -> int:
-        """All bytes, both ways."""
         return self.sent_bytes + self.received_bytes
 
 
@@ -145,7 +142,6 @@ class CountedCluster(Cluster):
         self.settle()
 
     def settle(self) -> None:
-        """Wait until no message is under way."""
         deadline = Deadline.after(SETTLING_S)
         while not self._is_quiet():
             assert not deadline.expired, "messages are still under way"

@@ -81,7 +81,6 @@ class Perturbation(Mutation):
     """Changes every setting of members that have just become copies, and nothing else."""
 
     def __init__(self, truncation: Truncation, seed: int) -> None:
-        """Make a mutation of each setting."""
         super().__init__(SEARCH, none=1.0, seed=seed)
         self._truncation = truncation
         self._of_each = [
@@ -110,7 +109,6 @@ class Chosen:
         self.agent = population[0]
 
     def __call__(self, ctx: Context) -> None:
-        """Compare the newest evaluation with the best one so far."""
         if "eval_value" in ctx and ctx.eval_value >= self._value:
             self._value, self.agent = float(ctx.eval_value), self._population.best.clone()
 
@@ -206,7 +204,6 @@ def catch_up(population: Population, replays: Sequence[ReplayBuffer], *, every: 
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> str:
-    """Write what came out, a row for each arm."""
     rows = [
         "| arm | mean | median | lowest | each seed | env steps | of evaluations | updates |",
         "|---|---|---|---|---|---|---|---|",
@@ -227,7 +224,6 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main() -> int:
-    """Do what the command line says."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.evolution_arms")
     verbs = parser.add_subparsers(dest="verb", required=True)
     one = verbs.add_parser("run")

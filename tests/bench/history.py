@@ -54,7 +54,6 @@ class Run:
 
     @classmethod
     def load(cls, file: Path) -> Run:
-        """Read a run back."""
         content = json.loads(file.read_text())
         names = {field.name for field in fields(Row)}
         content["rows"] = {
@@ -90,7 +89,6 @@ def new_run(rows: dict[str, Row], load: Sequence[float]) -> Run:
 
 
 def newest(folder: Path = FOLDER) -> Run:
-    """Load the run with the latest date."""
     runs = [Run.load(file) for file in (folder / "history").glob("*.json")]
     if not runs:
         raise FileNotFoundError(f"No run in {folder / 'history'} yet. Make one with `make bench`.")
@@ -98,7 +96,6 @@ def newest(folder: Path = FOLDER) -> Run:
 
 
 def text_table(rows: dict[str, Row]) -> str:
-    """Lay rows out for a terminal."""
     cells = [_HEADER, *_cells(rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(_HEADER))]
     return "\n".join(
@@ -114,7 +111,6 @@ def _about_gpu(name: str | None) -> str:
 
 
 def write_page(run: Run, folder: Path) -> None:
-    """Write the page of a run into the folder where it is kept."""
     (folder / "README.md").write_text(markdown_page(run))
 
 
@@ -200,7 +196,6 @@ def _cells(rows: dict[str, Row]) -> Iterator[tuple[str, ...]]:
 
 
 def short(value: float) -> str:
-    """Return a number of three digits, or a large one with all of them."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
@@ -212,7 +207,6 @@ def _cpu_model() -> str:
 
 
 def commit_here() -> str:
-    """Return the checkout's commit."""
     return _git("rev-parse", "--short=10", "HEAD") or "uncommitted"
 
 

@@ -33,7 +33,6 @@ STYLES = ("-", "--", ":")
 
 
 def trained() -> Agent:
-    """Return a DQN that holds the pole."""
     envs = make_envs("CartPole-v1", 8, seed=0)
     agent = Agent(DQN(envs.spec, DQNConfig(hidden=(32, 32), lr=3e-3)))
     replay = ReplayBuffer(envs.spec, capacity=50_000)

@@ -18,7 +18,7 @@ from typing import Any, cast
 from ding_lite import Task
 from ding_lite.recipes.choices import Choices
 from ding_lite.recipes.plan import make_plan
-from ding_lite.recipes.recipe import SingleConfig
+from ding_lite.recipes.train_config import SingleConfig
 from ding_lite.rl import make_envs, mean_return
 from ding_lite.rl.envs.vector import EnvsMode
 from tests.bench.harness import Row, row_from_samples
@@ -49,14 +49,11 @@ class Goal:
 
 @dataclass(frozen=True)
 class Solved:
-    """The cost of a run."""
-
     env_steps: int
     seconds: float
 
 
 def solve(goal: Goal, seed: int) -> Solved:
-    """Train until solved."""
     choices = Choices(seed=seed, max_env_steps=goal.max_env_steps, target=goal.target)
     plan = make_plan(goal.policy, goal.env_id, goal.settings, choices)
     config, options, seconds = cast(SingleConfig, plan.config), plan.options, 0.0

@@ -44,7 +44,6 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in a folder of its own."""
     monkeypatch.chdir(tmp_path)
 
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from ding_lite.settings.environment import PREFIX, Settings, variables_set
-from tests.cli.calls import MODULE, Typed, environment
+from tests.cli.calls import Typed, on_a_terminal
 from tests.parallel.launch.environs import MPICH, TORCHRUN
 
 NAMES = [PREFIX + field.name.upper() for field in fields(Settings)]
@@ -124,22 +120,8 @@ def test_a_terminal_too_narrow_for_the_table_gets_whole_words(tmp_path: Path) ->
 
 
 def shown_on_a_terminal(folder: Path, *, columns: int) -> str:
-    ours, theirs = pty.openpty()
-    given = environment(COLUMNS=str(columns), TERM="xterm", DING_LITE_LABELS="[bold]")
-    with subprocess.Popen(
-        [sys.executable, *MODULE, "env"], cwd=folder, env=given, stdout=theirs, stderr=theirs
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        try:
-            while part := os.read(ours, 4096):
-                shown += part
-        except OSError:  # what Linux says when the other side has been closed
-            pass
-        finally:
-            os.close(ours)
-    text = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode())
-    assert process.returncode == 0, text
+    code, text = on_a_terminal(folder, "env", columns=columns, DING_LITE_LABELS="[bold]")
+    assert code == 0, text
     return text
 
 

@@ -20,7 +20,6 @@ SECONDS = 45.0
 
 @pytest.fixture(scope="module")
 def run(process: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a finished run."""
     folder = tmp_path_factory.mktemp("runs")
     made = process.call(slips.words_of(f"{slips.TRAIN} --out run"), folder)
     assert made.code == 0, made.err

@@ -73,19 +73,9 @@ def test_a_file_runs_from_anywhere_over_tcp(folder, tmp_path_factory) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (folder / "helper.py").write_text("VALUE = 5\n")
     (folder / "my-train.py").write_text("def main():\n    import helper\n    return helper.VALUE\n")
-    program = f"{folder / 'my-train.py'}:main"
-    ended = call(
-        elsewhere,
-        "run",
-        program,
-        "--nodes",
-        "2",
-        "--topology",
-        "star",
-        "--protocol",
-        "tcp",
-        XDG_STATE_HOME=str(elsewhere),
-    )
+    words = ["run", f"{folder / 'my-train.py'}:main", "--nodes", "2"]
+    words += ["--topology", "star", "--protocol", "tcp"]
+    ended = call(elsewhere, *words, XDG_STATE_HOME=str(elsewhere))
     assert_summary(ended, "2 nodes", "5 on node 0, 5 on node 1")
 
 

@@ -36,7 +36,6 @@ def folder(process: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def look(folder: Path) -> dict[str, bytes | None]:
-    """Return what lies in a folder."""
     found = (path for path in folder.rglob("*") if "__pycache__" not in path.parts)
     return {str(path): path.read_bytes() if path.is_file() else None for path in found}
 

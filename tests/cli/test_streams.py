@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.calls import MODULE, environment
+from tests.cli.calls import call
 from tests.cli.slips import TRAIN, words_of
 from tests.recipes.runs.test_results import leave
 from tests.warm import Warm
@@ -40,31 +38,17 @@ def test_a_full_disk_behind_standard_output_is_reported(process, folder, line) -
 @pytest.mark.parametrize("line", ["env", "train dqn CartPole-v1 --settings"])
 def test_a_full_disk_is_reported_without_a_buffer_too(folder, line) -> None:
     with Path("/dev/full").open("w") as full:
-        printed = subprocess.run(
-            [sys.executable, *MODULE, *line.split()],
-            cwd=folder,
-            env=environment(PYTHONUNBUFFERED="1"),
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    assert printed.returncode == 1
-    [last] = printed.stderr.splitlines()
+        code, _, err = call(folder, *line.split(), stdout=full, PYTHONUNBUFFERED="1")
+    assert code == 1
+    [last] = err.splitlines()
     assert last.endswith(": standard output: No space left on device.")
 
 
 def test_a_full_disk_behind_standard_error_does_not_end_a_run(folder) -> None:
     with Path("/dev/full").open("w") as full:
-        printed = subprocess.run(
-            [sys.executable, *MODULE, *words_of(f"{TRAIN} --out new")],
-            cwd=folder,
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=full,
-            text=True,
-        )
-    assert printed.returncode == 0
-    assert json.loads(printed.stdout)["env_steps"] > 0
+        code, out, _ = call(folder, *words_of(f"{TRAIN} --out new"), stderr=full)
+    assert code == 0
+    assert json.loads(out)["env_steps"] > 0
 
 
 @pytest.mark.parametrize(

@@ -1,27 +1,28 @@
-"""`ding-lite train`."""
+"""`ding-lite train` and `ding-lite evolve`."""
 
 from __future__ import annotations
 
 import json
-import os
-import pty
-import re
 import shutil
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from ding_lite.cli.main import main
+from ding_lite.cli.train import search_of
+from ding_lite.evolution.search import choice, integer, log_uniform, uniform
+from ding_lite.options.words import searched
 from ding_lite.recipes import load_policy
 from ding_lite.rl.policies.dqn import DQN
 from tests import seeds
-from tests.cli.calls import MODULE, environment
+from tests.cli.calls import on_a_terminal
 
 QUICK = ("--set", "hidden=8,", "--set", "batch_size=8", "--set", "warmup=20")
+OF_EVOLUTION = "--set eval_episodes=1 --set hidden=8, --set warmup=64 --set turn=16"
+OF_EVOLUTION += " --set eval_every=96"
 KEYS = [
     *("example", "env", "seed", "solved", "env_steps", "episodes"),
     *("train_iter", "wall_s", "eval_return", "nodes"),
@@ -145,31 +146,17 @@ def test_settings_of_an_own_algorithm_need_no_sentence(capsys) -> None:
 
 @pytest.mark.procs
 def test_on_a_terminal_there_is_one_line_that_moves_and_ctrl_c_says_how_to_go_on(tmp_path) -> None:
-    ours, theirs = pty.openpty()
     words = ("train", "dqn", "CartPole-v1", *QUICK, "--target", "1000", "--out", "here")
-    with subprocess.Popen(
-        [sys.executable, *MODULE, *words],
-        cwd=tmp_path,
-        env=environment(COLUMNS="100", TERM="xterm", OMP_NUM_THREADS="1"),
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        start_new_session=True,
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        interrupted = False
-        with suppress(OSError):  # what Linux says when the other side has been closed
-            while part := os.read(ours, 4096):
-                shown += part
-                if not interrupted and shown.count(b" env steps") > 3:
-                    interrupted = True
-                    process.send_signal(signal.SIGINT)
-        os.close(ours)
-        out = process.communicate()[0]
+    interrupted: list[bool] = []
 
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
-    assert process.returncode == 130, text
-    assert out == b""
+    def interrupt(process: subprocess.Popen[bytes], shown: bytes) -> None:
+        if not interrupted and shown.count(b" env steps") > 3:
+            interrupted.append(True)
+            process.send_signal(signal.SIGINT)
+
+    code, text = on_a_terminal(tmp_path, *words, columns=100, watch=interrupt, OMP_NUM_THREADS="1")
+    assert code == 130, text
+    assert '"example"' not in text
     assert "━" in text
     assert "/1,000" in text or "eval" not in text
     assert "Interrupted; the checkpoint is in here/checkpoint." in text
@@ -244,3 +231,49 @@ def test_a_project_that_has_moved_is_resumed_and_watched_in_its_new_folder(
     go_to(".")
     assert main(["watch", "project/run", "--episodes", "1"]) == 2
     assert "If it has moved, run this in the folder that has it." in capsys.readouterr().err
+
+
+# -- evolve ------------------------------------------------------------------------------
+
+
+def test_an_evolution_ends_with_its_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("evolve", "dqn", "CartPole-v1", "--population", "2", "--max-env-steps", "900")
+    searches = ("--search", "lr=1e-4:1e-2:log", "--search", "batch_size=8:16")
+    Path("evolved.py").write_text("def tell(metrics, step):\n    print('told', step)\n")
+    report = ("--report", "evolved.py:tell")
+    assert (
+        main([*words, *searches, *OF_EVOLUTION.split(), *report, "--seed", "3", "--out", "run"])
+        == 0
+    )
+    out, err = capsys.readouterr()
+    *reported, line = out.splitlines()
+    assert reported
+    assert all(one.startswith("told ") for one in reported)
+    numbers = json.loads(line)
+    assert list(numbers)[:10] == KEYS[:10]
+    assert numbers["example"] == "evolve-dqn"
+    assert numbers["seed"] == 3
+    assert numbers["population"] == 2
+    assert 100 < numbers["env_steps"] <= 900
+    assert numbers["hyperparameters"].keys() == {"lr", "batch_size"}
+    assert "generation 0: best " in err
+    assert "becomes" in err
+    assert "lineage      run/lineage.jsonl" in err
+
+
+def test_settings_of_evolution_are_shown_without_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evolve", "dqn", "CartPole-v1", "--settings", "--set", "mutation_sd=0.5"]) == 0
+    shown = {line.split()[0]: line.split()[1:3] for line in capsys.readouterr().out.splitlines()}
+    assert shown["mutation_sd"] == ["0.5", "given"]
+    assert shown["population"] == ["6", "default"]
+    assert shown["capacity"] == ["50000", "preset"]
+
+
+def test_what_is_searched_is_read_as_it_is_written() -> None:
+    words = ("lr=1e-4:1e-2:log", "batch_size=8:64", "gamma=0.9:0.99", "loss=huber|mse")
+    assert search_of([searched(word) for word in words]).parameters == {
+        "lr": log_uniform(1e-4, 1e-2),
+        "batch_size": integer(8, 64),
+        "gamma": uniform(0.9, 0.99),
+        "loss": choice("huber", "mse"),
+    }

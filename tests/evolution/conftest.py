@@ -44,7 +44,6 @@ ONLY: dict[str, Any] = dict.fromkeys(
 
 
 def only(kind: str, search: Search | None = None, **more: Any) -> Mutation:
-    """Make a mutation of one kind."""
     return Mutation(search, **{**ONLY, kind: 1.0, **more})
 
 
@@ -80,7 +79,6 @@ def assert_carried(old: Moments, new: Moments) -> int:
 
 
 def part(batch: Transitions, start: int, size: int) -> Transitions:
-    """Cut some transitions out of a batch."""
     return Transitions(*(getattr(batch, f.name)[start : start + size] for f in fields(batch)))
 
 

@@ -148,8 +148,6 @@ def test_mutations_that_do_not_apply_to_a_policy_are_refused(
 
 def test_networks_of_custom_policies_are_kept_or_refused(spec: EnvSpec) -> None:
     class Own:
-        """A policy of an unknown class."""
-
         config = DQNConfig()
 
     own: Any = Own()

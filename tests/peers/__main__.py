@@ -24,7 +24,6 @@ class SideFailed(RuntimeError):
 
 
 def main() -> int:
-    """Do what the command line says; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.peers", description=__doc__)
     parser.add_argument("workloads", nargs="*", help=f"of {', '.join(WORKLOADS)}; default: all")
     parser.add_argument("--rounds", type=int, default=5, help="how often each side runs")

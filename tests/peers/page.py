@@ -43,7 +43,6 @@ def here(machine: dict[str, Any]) -> dict[str, Any]:
 
 
 def save(name: str, record: dict[str, Any]) -> Path:
-    """Write the run of a workload into the history; return the file."""
     file = FOLDER / "history" / f"{record['date'][:10]}-{record['commit']}-{name}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(record, indent=1) + "\n")
@@ -79,12 +78,10 @@ def rows_of(name: str, result: dict[str, Any]) -> list[tuple[str, str, list[floa
 
 
 def advantage(name: str, ours: float, theirs: float) -> float:
-    """Return how many times as fast this package is."""
     return ours / theirs if WORKLOADS[name].is_rate else theirs / ours
 
 
 def text(name: str, result: dict[str, Any]) -> str:
-    """Lay a result out for a terminal."""
     lines = [WORKLOADS[name].title + sizes_text(result["size"])]
     for side, version, numbers in rows_of(name, result):
         values = "  ".join(f"{short(number):>9}" for number in numbers)
@@ -101,7 +98,6 @@ def write(records: Records) -> None:
 
 
 def markdown(records: Records) -> str:
-    """Render the runs as a page."""
     lines = [
         "# Beside other packages",
         "",

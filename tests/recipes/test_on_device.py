@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
 
 from ding_lite import evolve, train
 from ding_lite.recipes import load_policy
-from ding_lite.rl import EnvSpec, make_envs
+from ding_lite.rl import make_envs
+from tests.recipes.test_training import Net
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -35,20 +35,6 @@ POLICIES = {
 }
 EVERY_POLICY = pytest.mark.parametrize("policy", POLICIES, ids=lambda name: name.rpartition(":")[2])
 PLAIN: dict[str, Any] = {"device": "cuda", "smoke": True, "quiet": True}
-
-
-class QNet(nn.Module):
-    """A user's network."""
-
-    def __init__(self, spec: EnvSpec) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(spec.obs_shape[0], 16), nn.ReLU(), nn.Linear(16, spec.num_actions or 0)
-        )
-
-    def forward(self, obs: Tensor) -> Tensor:
-        found: Tensor = self.layers(obs)
-        return found
 
 
 @EVERY_POLICY
@@ -73,7 +59,7 @@ def test_a_run_on_a_gpu_plays_on_the_cpu(policy: str, tmp_path: Path) -> None:
     [
         ("dqn", {}),
         ("ppo", {}),
-        ("dqn", {"network": QNet}),
+        ("dqn", {"network": Net}),
     ],
 )
 def test_a_run_of_captured_updates(policy: str, parts: Any, tmp_path: Path) -> None:
@@ -86,7 +72,7 @@ def test_a_run_of_captured_updates(policy: str, parts: Any, tmp_path: Path) -> N
     ("kind", "env", "more"),
     [
         ("dqn", "CartPole-v1", {}),
-        ("dqn", "CartPole-v1", {"network": QNet}),
+        ("dqn", "CartPole-v1", {"network": Net}),
         ("dqn", "ding_lite.rl.envs.catch:Catch", {}),
         ("ppo", "CartPole-v1", {}),
         ("a2c", "CartPole-v1", {"memory": "gru"}),

@@ -19,11 +19,11 @@ from ding_lite.io import memory
 from ding_lite.middleware.checkpoints.description import describe
 from ding_lite.recipes.choices import Choices
 from ding_lite.recipes.evolve import plan_evolution
-from ding_lite.recipes.off_policy import OffPolicyConfig
 from ding_lite.recipes.plan import RunPlan, make_plan
 from ding_lite.recipes.presets.dqn import DQN_PRESETS
 from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.table import RECIPES
+from ding_lite.recipes.train_config import OffPolicyConfig
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQNConfig
@@ -188,25 +188,6 @@ def test_only_a_user_lifts_the_share_of_evaluations(tmp_path: Path) -> None:
 def test_an_environment_without_a_threshold_has_no_target() -> None:
     options = plan("Pendulum-v1").options
     assert (options.target, options.goal) == (math.inf, None)
-
-
-@pytest.mark.parametrize(
-    ("max_env_steps", "expected"),
-    [(1_000, 200), (400_000, 200), (1_000_000, 500), (20_000_000, 10_000), (10**10, 10_000)],
-)
-def test_a_long_run_writes_fewer_rows_unless_their_period_is_given(
-    max_env_steps: int, expected: int
-) -> None:
-    assert OffPolicyConfig().row_every(max_env_steps) == expected
-    assert OffPolicyConfig(log_every=8).row_every(max_env_steps) == 8
-
-
-def test_steps_are_as_many_as_updates_need() -> None:
-    def steps(ratio: float, num_envs: int) -> int:
-        return OffPolicyConfig(update_ratio=ratio).steps_per_update(num_envs)
-
-    assert [steps(1.0, 8), steps(0.125, 8), steps(0.25, 1), steps(1 / 16, 8)] == [8, 8, 4, 16]
-    assert [steps(4.0, 8), steps(1 / 3, 2), steps(0.1, 3)] == [8, 4, 12]
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Watched:
 
 @pytest.fixture
 def here(run: Watched) -> Path:
-    """Copy the run to `here`."""
     return Path(shutil.copytree(run.result.directory, "here"))
 
 

@@ -54,7 +54,6 @@ class Job:
 
 
 def main() -> int:
-    """Do what the command line says; return the exit code."""
     # A shell's background job ignores SIGINT, and so would the runs, which it ends after a slice.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     known = [env for envs in TASKS.values() for env in envs]

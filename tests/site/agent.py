@@ -40,7 +40,6 @@ def film(policy: Policy) -> tuple[list[Image.Image], float]:
 
 
 def picture_of(env: gymnasium.Env[object, object]) -> Image.Image:
-    """Take a picture of what the environment shows."""
     return Image.fromarray(np.asarray(env.render())).resize(SIZE)
 
 
@@ -60,7 +59,6 @@ def beside(left: list[Image.Image], right: list[Image.Image], titles: tuple[str,
 
 
 def main() -> None:
-    """Train the agent, and film it and an untrained one."""
     trained = ding_lite.train("ppo", ENV, seed=0)
     before, worse = film(PPO(trained.policy.spec))
     after, better = film(trained.policy)

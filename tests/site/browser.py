@@ -61,7 +61,6 @@ def finds(page: Any, words: str, entry: str) -> bool:
 
 
 def main() -> int:
-    """Check all pages on all screens; return the exit code."""
     from playwright.sync_api import sync_playwright
 
     chromium = sys.argv[1] if len(sys.argv) > 1 else shutil.which("chromium")

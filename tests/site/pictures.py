@@ -68,7 +68,6 @@ class Picture:
         self.lines.append(f'<path d="{data}" stroke-dasharray="5 4" marker-end="url(#tip)"/>')
 
     def svg(self) -> str:
-        """Return the file."""
         return "\n".join(
             [
                 f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" '
@@ -99,7 +98,6 @@ def node(picture: Picture, number: int, role: str, x: float, y: float) -> str:
 
 
 def pipeline() -> str:
-    """Draw the pipeline of the first page."""
     picture = Picture(640, 150, "ctx passes through collect, add_to and train, step after step")
     stages = ["ctx", "collect", "add_to", "train"]
     for place, stage in enumerate(stages):
@@ -111,7 +109,6 @@ def pipeline() -> str:
 
 
 def two_nodes() -> str:
-    """Draw the pipelines of a learner and an evaluator."""
     picture = Picture(680, 230, "Node 0 learns, node 1 evaluates the weights that node 0 publishes")
     ours = {"collect": 140, "add_to": 270, "train": 400, "publish_weights": 565}
     theirs = {"fetch_weights": 565, "evaluate": 400}
@@ -126,7 +123,6 @@ def two_nodes() -> str:
 
 
 def collectors() -> str:
-    """Draw a learner and its collectors."""
     picture = Picture(560, 230, "Collectors send transitions to a learner and get its weights")
     node(picture, 0, "learner", 280, 45)
     for number, x in ((1, 110), (2, 450)):
@@ -140,7 +136,6 @@ def collectors() -> str:
 
 
 def star() -> str:
-    """Draw a star of five nodes."""
     picture = Picture(420, 250, "A star: nodes 1 to 4 are connected to node 0")
     node(picture, 0, "learner", 210, 125)
     for number, (x, y) in enumerate(((75, 45), (345, 45), (75, 205), (345, 205)), start=1):
@@ -149,7 +144,6 @@ def star() -> str:
 
 
 def mesh() -> str:
-    """Draw a mesh of five nodes."""
     picture = Picture(420, 290, "A mesh: each of five nodes is connected to all others")
     for number in range(5):
         angle = 2 * math.pi * number / 5 - math.pi / 2
@@ -161,7 +155,6 @@ def mesh() -> str:
 
 
 def tree() -> str:
-    """Draw a tree of seven nodes."""
     picture = Picture(560, 260, "A tree: node 0 has two hubs, and each of them two collectors")
     node(picture, 0, "learner", 280, 40)
     places = {1: (150, 130), 2: (410, 130), 3: (65, 220), 4: (205, 220), 5: (355, 220)}

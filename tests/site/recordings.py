@@ -171,7 +171,6 @@ def save(name: str, shown_as: str, command: list[str], columns: int, **limits: A
 
 
 def main() -> None:
-    """Record both, by the interpreter that is named."""
     python = sys.argv[1]
     demo = [python, "examples/evaluate_elsewhere.py"]
     save("demo.svg", "make demo", demo, 108)

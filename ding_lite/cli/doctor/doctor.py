@@ -97,7 +97,6 @@ def _findings(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
 
 
 def _judged(subject: str, found: str, is_enough: bool, advice: str) -> Finding:
-    """Return a finding that is `ok`, or a warning with advice."""
     return Finding("ok", subject, found) if is_enough else Finding("warn", subject, found, advice)
 
 

@@ -26,8 +26,7 @@ from ding_lite.cli.parsing.arguments import (
     topology,
 )
 from ding_lite.exit_codes import DONE
-from ding_lite.options.derived import add_options
-from ding_lite.options.sentences import sentences_below
+from ding_lite.options.derived import add_options, sentences_below
 from ding_lite.options.words import Pairs, assignment, path, searched, whole_number
 
 _WORDS = {
@@ -110,7 +109,7 @@ class Train(Command):
 class Evolve(Command):
     """Evolve a population of policies that tune themselves."""
 
-    function = "ding_lite.cli.evolve", "evolve_policies"
+    function = "ding_lite.cli.train", "evolve_policies"
     takes = "[options] POLICY ENV"
     example = "dqn CartPole-v1 --population 6 --search lr=1e-4:1e-2:log"
     of_runs = "evolve"

@@ -75,7 +75,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parsers() -> tuple[Parser, dict[str, Parser]]:
-    """Return the parser of the whole command line, and that of each command by its name."""
     parser = Parser(
         "ding-lite",
         usage="ding-lite COMMAND ...",

@@ -101,7 +101,6 @@ def document(
 
 
 def grouped(results: Sequence[Result]) -> list[Group]:
-    """Group runs that differ only in their seeds."""
     return [
         Group(group.label, [Record(run) for run in group.runs], k)
         for k, group in enumerate(group_results(results))

@@ -230,12 +230,10 @@ class Layout(Rows, Generic[PolicyT]):
         return ((row, turn) for row, turn in enumerate(self.turns) if turn.outcome.fault is None)
 
     def part(self, batch: Transitions, row: int) -> Transitions:
-        """Return the transitions that one policy has learned from."""
         own = self.rows_of(row)
         return Transitions(*(getattr(batch, f.name)[own] for f in fields(Transitions)))
 
     def rows_of(self, row: int) -> slice:
-        """Return the rows of a batch that are of one policy."""
         first = row * self.largest
         return slice(first, first + self.turns[row].size)
 

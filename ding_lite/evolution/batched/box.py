@@ -151,7 +151,7 @@ class BoxStack(ReplayStack[BoxT]):
     def _stacked(
         self, prefix: str, weights: StackedTensors, count: int, *more: object, axis: int = 0
     ) -> StackedModule:
-        return StackedModule.of(
+        return StackedModule(
             self._modules[prefix],
             weights,
             self._grads,

@@ -91,7 +91,7 @@ class DQNStack(ReplayStack[DQN]):
 
     def _make_network(self, weights: StackedTensors, first: int) -> StackedValues:
         if self._module is not None:
-            return StackedModule.of(self._module, weights, self._grads, first)
+            return StackedModule(self._module, weights, self._grads, first)
         config = self._like.config
         names, activation = names_of("torso", len(config.hidden)), config.activation
         head = DuelingHead(weights, self._grads, first=first) if config.dueling else "head"

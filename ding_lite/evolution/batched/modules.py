@@ -19,12 +19,12 @@ attributes. A module with an attribute that cannot be compared learns alone.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache, partial
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 from weakref import ref
 
 import numpy as np
@@ -54,27 +54,21 @@ _EQUAL_BY_HASH = (type, Enum, FunctionType, BuiltinFunctionType, torch.dtype, to
 
 
 class StackedModule:
-    """Modules of one architecture, computed together."""
+    """Modules of one architecture, computed together.
+
+    Args:
+        module: One of them; its code and attributes are used for all.
+        weights: The weights of the policies by name, with an axis of policies in front.
+        grads: Their gradients, which `backward` writes.
+        count: The number of policies; the first ones are computed.
+        rename: Returns the name of a parameter among the weights of a policy; None for one that
+            the module does not use.
+        more: Further arguments of the module.
+        axis: The axis of policies in the outputs.
+    """
 
     def __init__(
         self,
-        module: nn.Module,
-        parameters: Mapping[str, Tensor],
-        grads: Sequence[Tensor],
-        *,
-        more: tuple[Any, ...] = (),
-        axis: int = 0,
-    ) -> None:
-        self._module, self._names, self._more = module, [*parameters], more
-        self._axis = axis
-        self._fixed = [one.detach() for one in parameters.values()]
-        self._leaves = [one.detach().requires_grad_() for one in parameters.values()]
-        self._grads = [*grads]
-        self._graphs: dict[Hashable, Any] = {}
-
-    @classmethod
-    def of(
-        cls,
         module: nn.Module,
         weights: Members,
         grads: Members,
@@ -83,18 +77,14 @@ class StackedModule:
         rename: Callable[[str], str | None] = str,
         more: tuple[Any, ...] = (),
         axis: int = 0,
-    ) -> Self:
-        """Stack the parameters of the first `count` policies.
-
-        `rename` returns the name of a parameter among those of a policy; None for one that the
-        module does not use. `more` are further arguments of the module, and `axis` is the axis of
-        policies in outputs.
-        """
+    ) -> None:
         names = {name: rename(name) for name, _ in module.named_parameters()}
         own = {name: of_policy for name, of_policy in names.items() if of_policy is not None}
-        parameters = {name: weights[of_policy][:count] for name, of_policy in own.items()}
-        own_grads = [grads[name][:count] for name in own.values()]
-        return cls(module, parameters, own_grads, more=more, axis=axis)
+        self._module, self._names, self._more, self._axis = module, [*own], more, axis
+        self._fixed = [weights[name][:count].detach() for name in own.values()]
+        self._leaves = [one.detach().requires_grad_() for one in self._fixed]
+        self._grads = [grads[name][:count] for name in own.values()]
+        self._graphs: dict[Hashable, Any] = {}
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Compute the outputs of each module, [G, B, ...], without gradients."""
@@ -352,13 +342,13 @@ def _is_stackable(module: nn.Module, shapes: Shapes) -> bool:
         with warnings.catch_warnings(), torch.enable_grad():
             warnings.simplefilter("error")  # `vmap` warns where it computes one after the other
             stacked = {n: torch.stack([p.detach()] * 2) for n, p in twin.named_parameters()}
-            grads = [torch.zeros_like(tensor) for tensor in stacked.values()]
-            together = StackedModule(twin, stacked, grads)
+            grads = {n: torch.zeros_like(tensor) for n, tensor in stacked.items()}
+            together = StackedModule(twin, stacked, grads, 2)
             values, saved = together.forward_saving(*(each.detach() for each in inputs))
             ones = torch.ones_like(values)
             together.backward(saved, ones)
             recorded = together.forward_recorded(*inputs)
-            found = [values, *grads, *gradients(recorded, floats, ones)]
+            found = [values, *grads.values(), *gradients(recorded, floats, ones)]
             expected = []
             for row, each in enumerate(zip(*inputs, strict=True)):
                 alone = joined(twin(*each))

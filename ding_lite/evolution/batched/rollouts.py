@@ -236,9 +236,7 @@ class RolloutStack(Stack[AnyPolicy]):
                 own = name.removeprefix(_OWN)
                 return None if own in apart else own
 
-            modules = StackedModule.of(
-                self._module, self._weights, self._grads, count, rename=rename
-            )
+            modules = StackedModule(self._module, self._weights, self._grads, count, rename=rename)
             if self._like.state_size:
                 return _Recurrent(modules, self._like.state_size, encodes=self._module.encodes)
             return modules

@@ -46,7 +46,6 @@ def stack_key(policy: Policy) -> Hashable | None:
 
 
 def make_stack(like: Policy, count: int) -> Stack[Any]:
-    """Make a stack for `count` policies like this one, which has a `stack_key`."""
     if stack_key(like) is None:
         raise ConfigError(
             f"This {type(like).__name__} has no `stack_key`: it cannot be batched with others, and "

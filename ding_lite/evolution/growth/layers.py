@@ -80,7 +80,6 @@ class Chain:
     """The index in the config of the first hidden layer of this chain."""
 
     def has(self, layer: int) -> bool:
-        """Return whether a hidden layer of the config is in this chain."""
         return 0 <= layer - self.first < len(self.hidden)
 
     def readers(self, layer: int) -> tuple[str, ...]:

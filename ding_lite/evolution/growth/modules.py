@@ -174,7 +174,6 @@ def _share_parameters(modules: Mapping[str, nn.Module]) -> bool:
 
 
 def _grown_tensors(modules: Mapping[str, nn.Module], seed: int) -> dict[str, Tensor]:
-    """Grow modules; return the tensors of those that have grown."""
     found = {}
     for prefix, module in modules.items():
         new = grown(module, seed, name=prefix)

@@ -53,7 +53,6 @@ class ParameterLayout:
     """The recurrent layers of width `memory_size`, which an architecture mutation changes."""
 
     def open(self, state: Mapping[str, Any]) -> PolicyTensors:
-        """Return the tensors of a state."""
         values = [
             {_plain(name): t for name, t in _at(state, keys).items() if name[:5] != "norm."}
             for keys in self.values
@@ -84,7 +83,6 @@ class ParameterLayout:
 
 
 def layout_of(policy: Policy) -> ParameterLayout:
-    """Return the parameter layout of a policy."""
     config: Any = policy.config
     if isinstance(policy, DQN):
         heads = ("head.value", "head.advantage") if config.dueling else ("head",)
@@ -168,7 +166,6 @@ def _layout_of_box(policy: BoxPolicy[Any, Any]) -> ParameterLayout:
 
 
 def convs_of(policy: Policy) -> Convs:
-    """Return the convolutions of the networks of a policy of this package."""
     if isinstance(policy, OpenPolicy) and hasattr(policy.config, "images"):
         return _images_of(policy)[0]
     return ()

@@ -18,10 +18,9 @@ from ding_lite.middleware.checkpoints.description import (
     named_code,
 )
 from ding_lite.middleware.checkpoints.resume import fitting
-from ding_lite.recipes.recipe import Recipe
 from ding_lite.recipes.runs.directory import BEST, CHECKPOINT, CONFIG, has_best, has_checkpoint
 from ding_lite.recipes.runs.results import runs_in
-from ding_lite.recipes.table import RECIPES, FunctionConfig, find_recipe
+from ding_lite.recipes.table import RECIPES, FunctionConfig, Recipe, find_recipe
 from ding_lite.rl.checkpoint.save_load import MANIFEST, load_checkpoint
 from ding_lite.rl.envs.making import EnvLike, EnvMaker
 from ding_lite.rl.policies.base.config import without_unused

@@ -292,7 +292,6 @@ def _is_told(value: object) -> bool:
 
 
 def reaches(row: Mapping[str, Any], target: float | None) -> bool:
-    """Return whether the evaluation of a row has reached a target."""
     value = row.get("eval_return")
     return value is not None and target is not None and value >= target
 

@@ -48,9 +48,7 @@ class Page(HTMLParser):
             self.texts.append(data.strip())
 
     def named(self, name: str) -> list[dict[str, str]]:
-        """Return the attributes of all elements of a name."""
         return [attributes for tag, attributes in self.elements if tag == name]
 
     def of_class(self, name: str) -> list[dict[str, str]]:
-        """Return the attributes of all elements of a class."""
         return [own for _, own in self.elements if name in own.get("class", "").split()]

@@ -53,7 +53,6 @@ def mutated(agent: Agent, what: str, **more: Any) -> Agent:
 
 
 def changed(agent: Agent, change: Any, layer: int, **more: Any) -> Agent:
-    """Apply one change of convolutions to a copy."""
     twin = agent.clone()
     layout, state = layout_of(twin.policy), twin.policy.state_dict()
     tensors = layout.open(state)

@@ -45,7 +45,6 @@ def trained(spec: EnvSpec, request: pytest.FixtureRequest) -> Learned:
 
 @pytest.fixture
 def learned(trained: Learned) -> Learned:
-    """Return a copy of the agent, which a test may change."""
     agent, episodes = trained
     return agent.clone(), episodes
 

@@ -24,7 +24,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def limit(group: Path, most: str, used: int, cache: int, *, version: int = 2) -> None:
-    """Write the files of a control group."""
     names = {
         1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
         2: ("memory.max", "memory.current", "inactive_file"),

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
 from ding_lite.errors import ConfigError
 from ding_lite.settings.environment import PREFIX, Settings
+from tests.ground.settings.test_config import maybe, several
 
 WORDS = st.text("abcXYZ019._:/+-λ", min_size=1, max_size=8)
 COUNTS = st.integers(1, 2**70)
-
-
-def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.none() | strategy
-
-
-def several(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.lists(strategy, max_size=3).map(tuple)
 
 
 ALL_SETTINGS = st.builds(

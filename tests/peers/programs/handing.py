@@ -12,12 +12,10 @@ torch.set_num_threads(1)
 
 
 def make_weights(megabytes):
-    """Make 10 tensors that have so many bytes in all."""
     return {f"layer {number}": torch.zeros(megabytes * 25_000) for number in range(10)}
 
 
 def renew(weights, number):
-    """Change all numbers, as an update does."""
     for each in weights.values():
         each.fill_(number)
 

@@ -13,7 +13,6 @@ from statistics import median
 
 
 def settings():
-    """Return the sizes that this program was started with."""
     return json.loads(sys.argv[1])
 
 

@@ -42,6 +42,7 @@ from examples.own.qr_dqn import QRDQN
 from examples.own.rainbow import Rainbow
 from examples.own.recurrent_ppo import RecurrentPPO
 from tests.docpages import blocks
+from tests.evolution.batched.test_modules import Branches
 from tests.rl.policies.test_box_policy import batch as of_arm
 from tests.rl.policies.test_dqn import CARTPOLE, batch
 
@@ -397,16 +398,6 @@ def test_a_file_that_is_there_stays_whole_if_the_disk_is_full(
 def test_the_format_may_be_named(tmp_path: Path) -> None:
     path = export_policy(DQN(CARTPOLE), tmp_path / "weights", format="torch")
     assert torch.export.load(str(path)).module()(torch.zeros(3, 4)).shape == (3, 2)
-
-
-class Branches(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 2)
-
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        values: torch.Tensor = self.layer(obs)
-        return values if float(values.sum()) > 0.0 else -values
 
 
 class Plain:

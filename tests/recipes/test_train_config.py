@@ -1,4 +1,4 @@
-"""Training by name from rollouts: A2C, PPO and IMPALA."""
+"""Settings of training by name, and what A2C, PPO and IMPALA make of theirs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import ding_lite
 from ding_lite.errors import ConfigError
 from ding_lite.recipes import load_policy
 from ding_lite.recipes.choices import Choices
-from ding_lite.recipes.on_policy import OnPolicyConfig, ShortRolloutConfig
 from ding_lite.recipes.plan import make_plan
+from ding_lite.recipes.train_config import OffPolicyConfig, OnPolicyConfig, ShortRolloutConfig
 from ding_lite.rl import A2C, IMPALA, PPO
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 
@@ -49,3 +49,22 @@ def test_a_policy_that_learns_once_has_shorter_rollouts() -> None:
     assert ShortRolloutConfig().steps_per_update(4) < OnPolicyConfig().steps_per_update(4) == 64
     with pytest.raises(ConfigError, match="`unroll`"):
         OnPolicyConfig(unroll=0)
+
+
+@pytest.mark.parametrize(
+    ("max_env_steps", "expected"),
+    [(1_000, 200), (400_000, 200), (1_000_000, 500), (20_000_000, 10_000), (10**10, 10_000)],
+)
+def test_a_long_run_writes_fewer_rows_unless_their_period_is_given(
+    max_env_steps: int, expected: int
+) -> None:
+    assert OffPolicyConfig().row_every(max_env_steps) == expected
+    assert OffPolicyConfig(log_every=8).row_every(max_env_steps) == 8
+
+
+def test_steps_are_as_many_as_updates_need() -> None:
+    def steps(ratio: float, num_envs: int) -> int:
+        return OffPolicyConfig(update_ratio=ratio).steps_per_update(num_envs)
+
+    assert [steps(1.0, 8), steps(0.125, 8), steps(0.25, 1), steps(1 / 16, 8)] == [8, 8, 4, 16]
+    assert [steps(4.0, 8), steps(1 / 3, 2), steps(0.1, 3)] == [8, 4, 12]
