@@ -47,7 +47,9 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.testing import run_step
 from tests.bench.bench_dqn_update import PlainDQN
+from tests.bench.continuous_peers import TutorialSAC
 from tests.bench.harness import Row, compare, measure, row_from_samples, sample_pairs
+from tests.bench.on_policy_peers import TutorialA2C, TutorialPPO
 from tests.rl.nets import Joins
 from tests.rl.reference_box import make_mlp
 from tests.rl.rollouts import CARTPOLE, PENDULUM, draw_batch, draw_rollout
@@ -66,10 +68,14 @@ AGILERL_ENV_STEP_US = 2_747.0
 
 
 def run() -> list[Row]:
-    rows = [*updates(), *(actors_and_critics(kind) for kind in (DDPG, TD3, SAC))]
-    rows += [modules(), own_actors_and_critics(), *generations()]
-    rows += [from_rollouts(kind, own=own) for kind in (A2C, PPO) for own in (False, True)]
-    rows += [from_rollouts(A2C, memory=kind) for kind in MEMORIES]
+    rows = updates()
+    for kind in (DDPG, TD3, SAC):
+        rows += actors_and_critics(kind)
+    rows += [*modules(), *own_actors_and_critics(), *generations()]
+    for rollouts in (A2C, PPO):
+        rows += [*from_rollouts(rollouts), *from_rollouts(rollouts, own=True)]
+    for memory in MEMORIES:
+        rows += from_rollouts(A2C, memory=memory)
     if find_spec("Box2D") is not None:
         rows.append(seeds_job())
     return rows
@@ -106,34 +112,34 @@ def updates() -> list[Row]:
     ]
 
 
-def actors_and_critics(kind: Callable[..., DDPG | SAC]) -> Row:
+def actors_and_critics(kind: Callable[..., DDPG | SAC]) -> list[Row]:
     config = replace(kind(PENDULUM).config, hidden=(32, 32), batch_size=BATCH_SIZE)
     policies = [kind(PENDULUM, replace(config, seed=seed)) for seed in range(SIZE)]
-    return against_one_after_the_other(f"{type(policies[0]).__name__}s, hidden 32x32", policies)
+    return of_transitions(f"{type(policies[0]).__name__}s, hidden 32x32", policies)
 
 
-def own_actors_and_critics() -> Row:
+def own_actors_and_critics() -> list[Row]:
     config = SACConfig(batch_size=BATCH_SIZE)
     parts: dict[str, Any] = {"actor": lambda _: mlp(3, 2)}
     parts["critic"] = lambda _: Joins(mlp(4, 1))
     policies = [SAC(PENDULUM, replace(config, seed=seed), **parts) for seed in range(SIZE)]
-    name = "SACs with modules of a user, 64x64"
-    return against_one_after_the_other(name, policies, MAX_MODULE_RATIO)
+    plain = TutorialSAC(SAC(PENDULUM, config), np.random.default_rng(0))
+    return of_transitions("SACs with modules of a user, 64x64", policies, plain)
 
 
-def modules() -> Row:
+def modules() -> list[Row]:
     config = DQNConfig(batch_size=BATCH_SIZE, lr=1e-3, target_tau=1e-3, n_step=1)
     policies = [
         DQN(CARTPOLE, replace(config, seed=seed), network=lambda _: mlp(4, 2))
         for seed in range(SIZE)
     ]
     name = "DQNs with modules of a user, 64x64"
-    return against_one_after_the_other(name, policies, MAX_MODULE_RATIO)
+    return of_transitions(name, policies, PlainDQN(64, config))
 
 
 def from_rollouts(
     kind: Callable[..., A2C | PPO], *, own: bool = False, memory: MemoryKind | None = None
-) -> Row:
+) -> list[Row]:
     class Network(nn.Module):
         def __init__(self, _: EnvSpec) -> None:
             super().__init__()
@@ -157,12 +163,18 @@ def from_rollouts(
         for policy, its in zip(policies, rollouts, strict=True):
             policy.learn(its)
 
+    tutorial = (TutorialPPO if isinstance(policies[0], PPO) else TutorialA2C)(64)
+
+    def plainly() -> None:
+        for rollout in drawn:
+            tutorial.learn_rollout(rollout, config)
+
     more = " with modules of a user" if own else f" with a {memory.upper()}" if memory else ""
-    return compare(
+    return beside(
         f"rollout of 256 env steps of {SIZE} {type(policies[0]).__name__}s{more}, 64x64, per agent",
         together,
         alone,
-        baseline_name="the same agents, one after the other",
+        plainly if own else None,
         number=1 if memory else 8,
         per=SIZE,
     )
@@ -173,10 +185,7 @@ def mlp(num_inputs: int, num_outputs: int) -> nn.Module:
     return layers
 
 
-def against_one_after_the_other(
-    name: str, policies: Sequence[Any], target: float | None = None
-) -> Row:
-    """Compare batched updates with those of the same agents, one after the other."""
+def of_transitions(name: str, policies: Sequence[Any], plain: Any = None) -> list[Row]:
     stack = make_stack(policies[0], SIZE)
     one, batch = (
         draw_batch(0, spec=policies[0].spec, size=size) for size in (BATCH_SIZE, BATCH_SIZE * SIZE)
@@ -190,15 +199,39 @@ def against_one_after_the_other(
             for _ in range(16):
                 policy.learn(one)
 
-    return compare(
+    def plainly() -> None:
+        for _ in range(16 * SIZE):
+            plain.learn(one)
+
+    return beside(
         f"update of {SIZE} {name}, batch {BATCH_SIZE}, per agent",
         together,
         alone,
-        baseline_name="the same agents, one after the other",
+        None if plain is None else plainly,
         number=2,
         per=SIZE * 16,
-        target=target,
     )
+
+
+def beside(
+    name: str,
+    together: Callable[[], object],
+    alone: Callable[[], object],
+    plainly: Callable[[], object] | None,
+    *,
+    number: int,
+    per: int,
+) -> list[Row]:
+    """Compare batched updates with those of the same agents alone, and with plain torch."""
+    one_by_one = "the same agents, one after the other"
+    rows = [compare(name, together, alone, baseline_name=one_by_one, number=number, per=per)]
+    if plainly is not None:
+        name, target = f"{name}, beside plain torch", MAX_MODULE_RATIO
+        plain = "plain torch, one agent"
+        rows.append(
+            compare(name, together, plainly, baseline_name=plain, number=1, per=per, target=target)
+        )
+    return rows
 
 
 def per_agent(

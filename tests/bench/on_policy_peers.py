@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 from torch.nn import functional as F
 
+from ding_lite.rl import A2CConfig, PPOConfig
+from ding_lite.rl.batch import Rollout
+
 
 def plain_gae(
     discount_TB: Any, reward_TB: Any, value_TB: Any, next_value_TB: Any, truncated_TB: Any
@@ -65,12 +68,31 @@ class TutorialPPO:
         self.adam = torch.optim.Adam(self.parameters, lr=lr, eps=1e-5)
         self.entropy_coef = entropy_coef
 
+    def learn_rollout(self, rollout: Rollout, config: A2CConfig | PPOConfig) -> None:
+        """Learn from a rollout, in several epochs for PPO."""
+        obs, last_obs, cut_obs = map(
+            torch.from_numpy, (rollout.obs, rollout.last_obs, rollout.cut_obs)
+        )
+        with torch.no_grad():
+            value, last, cut = (self.critic(each).squeeze(-1) for each in (obs, last_obs, cut_obs))
+        next_value = torch.cat((value[1:], last[None])).numpy()
+        next_value[rollout.cut_time, rollout.cut_env] = cut
+        discount = np.float32(config.gamma) * ~rollout.terminated
+        given = discount, rollout.reward, value.numpy(), next_value, rollout.truncated
+        columns = dict(zip(("advantage", "target"), plain_gae(*given), strict=True))
+        columns |= {"action": rollout.action, "log_prob": rollout.log_prob}
+        rows = {name: torch.from_numpy(each).flatten() for name, each in columns.items()}
+        rows["obs"] = obs.flatten(0, 1)
+        size, epochs = rollout.reward.size, 1
+        if isinstance(config, PPOConfig):
+            size, epochs = config.batch_size, config.epochs
+        for _ in range(epochs):
+            for chosen in torch.randperm(rollout.reward.size).split(size):
+                self.learn({name: each[chosen] for name, each in rows.items()})
+
     def learn(self, rows: dict[str, Tensor]) -> float:
         found = Categorical(logits=self.actor(rows["obs"]))
-        ratio = (found.log_prob(rows["action"]) - rows["log_prob"]).exp()
-        advantage = rows["advantage"]
-        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        gain = torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+        gain = self._gain(found.log_prob(rows["action"]), rows)
         value_loss = F.mse_loss(self.critic(rows["obs"]).squeeze(1), rows["target"])
         loss = -gain.mean() + 0.5 * value_loss - self.entropy_coef * found.entropy().mean()
         self.adam.zero_grad()
@@ -78,3 +100,16 @@ class TutorialPPO:
         nn.utils.clip_grad_norm_(self.parameters, 0.5)
         self.adam.step()
         return float(loss.item())
+
+    def _gain(self, log_prob: Tensor, rows: dict[str, Tensor]) -> Tensor:
+        ratio = (log_prob - rows["log_prob"]).exp()
+        advantage = rows["advantage"]
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        return torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+
+
+class TutorialA2C(TutorialPPO):
+    """An update of A2C likewise."""
+
+    def _gain(self, log_prob: Tensor, rows: dict[str, Tensor]) -> Tensor:
+        return log_prob * rows["advantage"]
