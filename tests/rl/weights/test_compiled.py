@@ -131,7 +131,7 @@ def test_a_replay_reads_the_inputs_of_now_and_returns_numbers_of_its_own() -> No
         total.add_(scale * inputs["x"].sum())
         return {"total": total, "none": torch.tensor(float(inputs["y"] is None))}
 
-    recorder = TracedRecorder(lambda: [total])
+    recorder: Any = TracedRecorder(lambda: [total])
     run = CapturedUpdate(update, recorder, device=CPU)
     found = [run({"x": np.full(2, k, np.float32), "y": None}, scale=1.0) for k in range(6)]
     assert [float(each["total"]) for each in found] == [0.0, 2.0, 6.0, 12.0, 20.0, 30.0]
