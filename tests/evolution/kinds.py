@@ -67,6 +67,9 @@ IMAGES: dict[str, Kind] = {
     "ddpg of images": (DDPG, PICTURE, DDPGConfig(hidden=(16, 12, 8))),
     "td3 of images": (TD3, PICTURE, TD3Config(hidden=(16,), activation="elu", convs=OWN)),
     "sac of images": (SAC, PICTURE, SACConfig(hidden=(16, 8), activation="gelu")),
+    "sac of parts": (
+        *(SAC, replace(PARTS, action_space=SPEED), SACConfig(hidden=(16, 8), convs=OWN)),
+    ),
     "ppo of images": (PPO, IMAGE, PPOConfig(hidden=(16,))),
     "impala of parts": (IMPALA, PARTS, IMPALAConfig(hidden=(16, 8))),
 }

@@ -138,9 +138,10 @@ def _layout_of_actor_critic(policy: ActorCriticPolicy[Any]) -> ParameterLayout:
 
 def _layout_of_box(policy: BoxPolicy[Any, Any]) -> ParameterLayout:
     adams = ("critic_adam", ("critics.",)), ("actor_adam", ("actor.", "log_"))
-    sees_images, config = policy.spec.is_image, policy.config
+    shared, config = "critics.0.encoder.torso.0", policy.config
+    sees_images = f"{shared}.weight" in policy.flat_weights[0].shapes
     each = [f"critics.0.critics.{k}" for k in range(policy.form.num_critics)]
-    trunk = Chain(("critics.0.encoder.torso.0",), tuple(f"{critic}.0" for critic in each))
+    trunk = Chain((shared,), tuple(f"{critic}.0" for critic in each))
 
     def of_critics(depth: int) -> tuple[Chain, ...]:
         if not sees_images:
@@ -181,12 +182,13 @@ def _images_of(policy: OpenPolicy, prefix: str = "") -> tuple[Convs, tuple[ConvC
             return _NO_CONVS
         pixels = num_features(spec.input_shape, convs) // convs[-1].channels
         return convs, (ConvChain(f"{prefix}conv", reader, pixels),)
+    encoder = "encoder.conv" if isinstance(policy, R2D2) else f"{prefix}encoder.conv"
     start, chains, found = 0, [], set()
     for index, (leaf, convs, size) in enumerate(encoded_parts(spec, torso)):
         if leaf.is_image:
             found.add(convs)
             pixels = size // convs[-1].channels if convs else 0
-            chains.append(ConvChain(f"encoder.conv.{index}", reader, pixels, start, step=2))
+            chains.append(ConvChain(f"{encoder}.{index}", reader, pixels, start, step=2))
         start += size
     return (found.pop(), tuple(chains)) if len(found) == 1 else _NO_CONVS
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from ding_lite.errors import ConfigError
 from ding_lite.rl.networks.action_values import ActionValues, Critics
 from ding_lite.rl.networks.box_actors import ActorBody, BoxActor, GreedyActor, MLPBody, OwnActor
-from ding_lite.rl.networks.conv import Conv, torso_for
 from ding_lite.rl.networks.layers import Members, one_member
 from ding_lite.rl.networks.modules import ImageActor, ImageCritics, without_numbers
+from ding_lite.rl.networks.parts import encodes_images, inputs_of
 from ding_lite.rl.networks.q_nets import draw_weights
 from ding_lite.rl.packing import as_floats
 from ding_lite.rl.recorded.box import (
@@ -90,7 +90,8 @@ class BoxNetworks(Networks[ActorT]):
         self._see: Callable[[Any], Any] = as_floats if spec.packing is None else self._joined
         self._modules = self._made_modules(settings, actor, critic)
         with without_numbers():
-            self._plain = self._actor_module(self._sizes[:1], (), self._sizes[1:], squashes=False)
+            sizes: Any = {"obs_shape": self._sizes[:1], "convs": (), "hidden": self._sizes[1:]}
+            self._plain = self._actor_module(sizes, squashes=False)
         of_critics, of_actor = self._shapes("critics."), self._shapes("actor.")
         followed = of_critics | of_actor if form.has_target_actor else of_critics
         self.weights = FlatWeights({**of_critics, **of_actor, **form.more_shapes}, device=device)
@@ -127,14 +128,18 @@ class BoxNetworks(Networks[ActorT]):
         """Make the modules by the prefix of their weights: a user's, and those for images."""
         spec, form = self._spec, self._form
         made: dict[str, nn.Module] = {}
-        if spec.is_image and spec.packing is None:
-            convs = torso_for(settings.images, spec.obs_shape, env_id=spec.env_id)
-            sizes = spec.obs_shape, convs, settings.hidden
+        if spec.is_image or encodes_images(spec, settings.images):
             squashes = form.actor_type.outputs_per_action == 1
             counts: Any = {"num_actions": self._num_actions, "num_critics": form.num_critics}
-            actor = actor or (lambda _: self._actor_module(*sizes, squashes=squashes))
+
+            def sizes() -> dict[str, Any]:
+                shape, convs, encoder = inputs_of(spec, settings.images)
+                how = {"hidden": settings.hidden, "encoder": encoder}
+                return {"obs_shape": shape, "convs": convs, **how}
+
+            actor = actor or (lambda _: self._actor_module(sizes(), squashes=squashes))
             critic = critic or (
-                lambda _: ImageCritics(*sizes, **counts, activation=self._activation)
+                lambda _: ImageCritics(**sizes(), **counts, activation=self._activation)
             )
         how: Any = {"seed": settings.seed, "device": self._device}
         if critic is not None:
@@ -156,12 +161,10 @@ class BoxNetworks(Networks[ActorT]):
     def _joined(self, obs: Any) -> Any:  # noqa: ANN401 - an array or a tensor
         return as_floats(self._spec.inputs(obs))
 
-    def _actor_module(
-        self, shape: Sequence[int], convs: Sequence[Conv], hidden: Sequence[int], *, squashes: bool
-    ) -> ImageActor:
+    def _actor_module(self, sizes: Mapping[str, Any], *, squashes: bool) -> ImageActor:
         num_outputs = self._form.actor_type.outputs_per_action * self._num_actions
         how: Any = {"activation": self._activation, "squashes": squashes}
-        return ImageActor(shape, convs, hidden, num_outputs, **how)
+        return ImageActor(**sizes, num_outputs=num_outputs, **how)
 
     def _flat_modules(self, modules: Mapping[str, nn.Module], weights: FlatWeights) -> Parts:
         return {
@@ -195,7 +198,8 @@ class BoxNetworks(Networks[ActorT]):
             body = RecordedActor(own["actor."], unpack=self._spec.unpack)
             if self._form.actor_type.outputs_per_action > 1:
                 return self._form.actor_type(body)
-            check_range(body.forward, self._spec, device=self._device)
+            if not isinstance(own["actor."].module, ImageActor):  # which ends with tanh
+                check_range(body.forward, self._spec, device=self._device)
             return cast(ActorT, OwnActor(body, self._spec))
         part, grads = weights.part("actor."), self.grads.part("actor.")
         depth = len(self._sizes) - 1

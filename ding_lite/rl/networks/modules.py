@@ -248,7 +248,7 @@ class MemoryActorCriticModule(nn.Module):
 
 
 class ImageActor(Torso):
-    """An actor for box actions with its own convolutions, [B, C, H, W] -> [B, O]."""
+    """An actor for box actions with its own convolutions, [B, C, H, W] or trees -> [B, O]."""
 
     def __init__(
         self,
@@ -259,18 +259,19 @@ class ImageActor(Torso):
         *,
         activation: Activation,
         squashes: bool,
+        encoder: nn.Module | None = None,
     ) -> None:
-        super().__init__(obs_shape, convs, hidden, activation=activation)
+        super().__init__(obs_shape, convs, hidden, activation=activation, encoder=encoder)
         self.head = nn.Linear(hidden[-1], num_outputs)
         self._squashes = squashes
 
-    def forward(self, obs: Tensor) -> Tensor:
+    def forward(self, obs: Any) -> Tensor:  # noqa: ANN401 - as `features`
         raw_BO: Tensor = self.head(self.features(obs))
         return raw_BO.tanh() if self._squashes else raw_BO
 
 
 class ImageCritics(nn.Module):
-    """Several critics on shared convolutions, [B, C, H, W] and [B, A] -> [B, E].
+    """Several critics on shared convolutions, [B, C, H, W] or trees, and [B, A] -> [B, E].
 
     The loss of the critics does not change the features of the actor, and vice versa.
 
@@ -286,15 +287,16 @@ class ImageCritics(nn.Module):
         num_actions: int,
         num_critics: int,
         activation: Activation,
+        encoder: nn.Module | None = None,
     ) -> None:
         super().__init__()
         first, *rest = hidden
-        self.encoder = Torso(obs_shape, convs, (first,), activation=activation)
+        self.encoder = Torso(obs_shape, convs, (first,), activation=activation, encoder=encoder)
         sizes = (first + num_actions, *(rest or (first,)))
         self.critics = nn.ModuleList(
             Branch(sizes, 1, activation=activation) for _ in range(num_critics)
         )
 
-    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+    def forward(self, obs: Any, action: Tensor) -> Tensor:  # noqa: ANN401 - as `features`
         x_BI = torch.cat((self.encoder(obs), action), dim=1)
         return torch.cat([critic(x_BI) for critic in self.critics], dim=1)

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import FloatArray, NumpyArray, PrioritizedTransitions, Transitions, to_numpy
 from ding_lite.rl.formulas.returns import bootstrapped_targets
 from ding_lite.rl.formulas.rows import Rows
@@ -36,7 +35,7 @@ from ding_lite.rl.networks.action_values import Critics
 from ding_lite.rl.networks.box_actors import BoxActor
 from ding_lite.rl.networks.box_networks import BoxForm, BoxNetworks, Networks
 from ding_lite.rl.networks.inputs import make_norm, read_norm, with_norm
-from ding_lite.rl.networks.parts import for_inference
+from ding_lite.rl.networks.parts import encodes_images, for_inference
 from ding_lite.rl.policies.base.config import PolicyConfig, check_no_description, own_config
 from ding_lite.rl.policies.base.open_policy import OpenPolicy
 from ding_lite.rl.policies.base.spaces import BoxActions, packed
@@ -119,9 +118,8 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
                 that function.
 
         Raises:
-            ConfigError: If actions are discrete or unbounded, or parts of observations are images
-                and no networks for them are given; if a network or the optimiser cannot be used, or
-                an actor's actions are out of bounds.
+            ConfigError: If actions are discrete or unbounded, a network or the optimiser cannot be
+                used, or an actor's actions are out of bounds.
             ShapeError: If the outputs of a network have another shape.
         """
         config = own_config(config, self._config_type)
@@ -138,9 +136,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         self._box = BoxActions(spec, policy=name, device=self.device)
         self._rng = make_rng(config.seed, name.lower())
         self._norm = make_norm(spec, normalize_obs=config.normalize_obs, device=self.device)
-        if actor is None or critic is None:
-            check_no_parts(spec, policy=name)
-        else:
+        if actor is not None and critic is not None:
             check_no_description(config)
         self._random = TorchRandom(config.seed, f"{name.lower()} networks", device=self.device)
         with self._drawing:
@@ -196,9 +192,8 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         units of the environment, [B, ...]. With `normalize_obs` it normalises by the present
         statistics.
         """
-        return for_inference(
-            self._networks.greedy, self.spec, self._norm, sees_trees="actor" in self.parts
-        )
+        sees_trees = "actor" in self.parts or encodes_images(self.spec, self.config.images)
+        return for_inference(self._networks.greedy, self.spec, self._norm, sees_trees=sees_trees)
 
     def q_values(self, obs: NumpyArray, action: NumpyArray) -> FloatArray:
         """Estimate the return of taking an action and then following the policy.
@@ -428,15 +423,3 @@ def _errors(q_EGB: AnyArray, rows: Rows, batch: Transitions, next_value_GB: AnyA
         next_value_GB,
         gamma=rows.gamma_G1,
     )
-
-
-def check_no_parts(spec: EnvSpec, *, policy: str) -> None:
-    leaves = () if spec.packing is None else spec.packing.leaves
-    images = [x.shape for x in leaves if x.is_image]
-    if images:
-        raise ConfigError(
-            f"The networks of {policy} see vectors or an image, but {spec.env_id} shows images of "
-            f"the shape {images[0]} as parts of a tree. Give it networks for them, "
-            f"`{policy}(..., actor=..., critic=...)`, or make one vector or image of them with a "
-            f"wrapper, `make_envs(..., wrappers=[...])`."
-        )

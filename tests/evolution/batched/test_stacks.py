@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from gymnasium.spaces import Dict
 from torch import nn
 
 from ding_lite.errors import ConfigError
@@ -221,7 +222,8 @@ def test_policies_of_images_elsewhere_or_that_average_gradients_learn_alone(
         images = envs.spec
     if name == "sac":
         images = replace(images, action_space=box_spec.action_space)
-    for policy in (shared, elsewhere, type(shared)(images)):
+    parts = replace(images, obs_space=Dict(screen=images.obs_space))
+    for policy in (shared, elsewhere, type(shared)(images), type(shared)(parts)):
         assert stack_key(policy) is None
 
 

@@ -199,7 +199,7 @@ def test_units_that_were_added_are_removed_first(kind: str, what: str, few: Any,
     assert_close(computes(narrow), computes(agent))
 
 
-@pytest.mark.parametrize("kind", ["dqn with own convolutions", "r2d2 of parts"])
+@pytest.mark.parametrize("kind", ["dqn with own convolutions", "r2d2 of parts", "sac of parts"])
 def test_removal_of_convolutions_that_were_added_preserves_the_function(kind: str) -> None:
     agent = learned(kind)
     before = computes(agent)
@@ -234,7 +234,7 @@ def test_growth_of_layers_keeps_the_moments_of_the_old_part(kind: str) -> None:
         assert after[key]["num_updates"] == before[key]["num_updates"]
 
 
-@pytest.mark.parametrize("kind", ["dqn of images", "sac of images", "r2d2 of parts"])
+@pytest.mark.parametrize("kind", ["dqn of images", "sac of parts", "r2d2 of parts"])
 def test_growth_of_convolutions_keeps_the_moments_of_the_old_part(kind: str) -> None:
     agent = learned(kind)
     num_grown = assert_carried(moments_of(agent), moments_of(resized(agent, layer=0, count=2)))

@@ -202,16 +202,25 @@ class OfParts(nn.Module):
         return values
 
 
-@pytest.mark.parametrize("network", [pytest.param(None, marks=SLOW), OfParts])
+@pytest.mark.parametrize("network", [pytest.param(None, marks=SLOW), OfParts, SAC])
 def test_each_part_of_an_observation_is_an_input(network: Any, tmp_path: Path) -> None:
     space = Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,)))
     spec = EnvSpec(env_id="x", obs_space=space, action_space=Discrete(4))
-    policy = DQN(spec, network=network and network())
+    policy: Any
+    if network is SAC:  # with convolutions
+        space = Dict(**space, map=Box(-1.0, 1.0, (5, 6)))
+        policy = SAC(replace(spec, obs_space=space, action_space=ARM.action_space))
+    else:
+        policy = DQN(spec, network=network and network())
+    obs = observations(policy.spec)
+    expected = policy.act(obs, explore=False) if network is SAC else policy.q_values(obs)
+    parts = cast(dict[str, np.ndarray], policy.spec.unpack(obs))
     session = onnxruntime.InferenceSession(str(export_policy(policy, tmp_path / "policy.onnx")))
-    obs = observations(spec)
-    parts = cast(dict[str, np.ndarray], spec.unpack(obs))
-    [values] = session.run(None, {f"obs.{name}": part for name, part in parts.items()})
-    np.testing.assert_allclose(values, policy.q_values(obs), rtol=1e-4, atol=1e-5)
+    [found] = session.run(None, {f"obs.{name}": part for name, part in parts.items()})
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    run = torch.export.load(str(export_policy(policy, tmp_path / "policy.pt2"))).module()
+    tensors = {name: torch.from_numpy(part) for name, part in parts.items()}
+    np.testing.assert_allclose(run(tensors).detach(), expected, rtol=1e-4, atol=1e-5)
 
 
 def actor_critic(kind: Any, spec: EnvSpec) -> PPO:

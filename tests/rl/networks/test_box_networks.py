@@ -186,9 +186,8 @@ def test_networks_get_bytes_and_the_parts_of_an_observation(kind, num_joints):
         assert np.isfinite(policy.learn(drawn)["loss"])
     found = policy.module.eval()(spec.unpack(obs)).detach()
     np.testing.assert_allclose(found, policy.act(parts, explore=False), rtol=1e-5, atol=1e-6)
-    if not num_joints:
-        half = KINDS[kind](PICTURES, critic=OfBytes(1, 1))  # with a built-in actor
-        assert np.isfinite(half.learn(drawn)["loss"])
+    half = KINDS[kind](spec, critic=OfBytes(num_joints + 1, 1))  # with a built-in actor
+    assert np.isfinite(half.learn(drawn)["loss"])
 
 
 def test_an_actor_that_leaves_its_range_later_is_refused_then():

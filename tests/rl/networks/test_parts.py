@@ -15,11 +15,13 @@ from ding_lite import Task, middleware as mw
 from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.rl import (
     A2C,
+    DDPG,
     DQN,
     IMPALA,
     PPO,
     R2D2,
     SAC,
+    TD3,
     DQNConfig,
     EnvSpec,
     R2D2Config,
@@ -66,8 +68,8 @@ def plain_features(weights, tree):
     return torch.cat(found, dim=1)
 
 
-def plain_hidden(weights, x, activation):
-    for layer in range(2):
+def plain_hidden(weights, x, activation, depth=2):
+    for layer in range(depth):
         x = activation(
             F.linear(x, weights[f"torso.{layer}.weight"], weights[f"torso.{layer}.bias"])
         )
@@ -96,6 +98,29 @@ def test_outputs_and_values_of_actor_critics_are_those_of_plain_torch(kind):
     np.testing.assert_allclose(policy.values(obs), value, atol=1e-5)
     np.testing.assert_array_equal(policy.act(obs, explore=False), outputs.argmax(dim=1))
     assert isinstance(policy._net.module.encoder, PartsEncoder)
+
+
+@pytest.mark.parametrize("kind", [DDPG, SAC])
+def test_actions_and_values_of_box_policies_are_those_of_plain_torch(kind):
+    policy = kind(BOX, {"hidden": (16, 8)})
+    obs, action = BOX.pack(random_tree(5)), np.full((5, 2), 0.3, np.float32)
+    tree, weights = as_tensors(obs), policy.weights()
+    hidden = plain_hidden(weights, plain_features(weights, tree), torch.relu)
+    best = F.linear(hidden, weights["head.weight"], weights["head.bias"])[:, :2].tanh()
+    np.testing.assert_allclose(policy.act(obs, explore=False), best, atol=1e-5)
+    np.testing.assert_allclose(policy.module(tree).detach(), best, atol=1e-5)
+
+    every, values = policy.state_dict()["weights"], []
+    start = "critics.0.encoder."
+    shared = {n.removeprefix(start): each for n, each in every.items() if n.startswith(start)}
+    seen = plain_hidden(shared, plain_features(shared, tree), torch.relu, depth=1)
+    for k in range(policy.form.num_critics):
+        x = torch.cat((seen, torch.from_numpy(action)), dim=1)
+        for layer, then in (("0", torch.relu), ("head", torch.Tensor.flatten)):
+            name = f"critics.0.critics.{k}.{layer}"
+            x = then(F.linear(x, every[f"{name}.weight"], every[f"{name}.bias"]))
+        values.append(x)
+    np.testing.assert_allclose(policy.q_values(obs, action), torch.stack(values).amin(0), atol=1e-5)
 
 
 def test_what_only_the_camera_shows_is_learned_by_dqn():
@@ -180,18 +205,19 @@ def test_images_of_a_tree_that_are_too_small_for_a_torso_are_refused():
         DQN(SPEC, DQNConfig(normalize_obs=True))
 
 
-@pytest.mark.parametrize("kind", [DQN, A2C, PPO, IMPALA])
+@pytest.mark.parametrize("kind", [DQN, A2C, PPO, IMPALA, DDPG, TD3, SAC])
 def test_convolutions_of_ones_own_see_each_image(kind: Any) -> None:
     convs = (Conv(5, 4, 2), Conv(3, 2, 1))
-    policy = kind(SPEC, {"convs": convs, "hidden": (8,)})
+    spec = BOX if kind in (DDPG, TD3, SAC) else SPEC
+    policy = kind(spec, {"convs": convs, "hidden": (8,)})
     shapes = [tuple(tensor.shape) for tensor in policy.weights().values() if tensor.dim() == 4]
     assert sorted(shapes) == [(3, 5, 2, 2), (3, 5, 2, 2), (5, 1, 4, 4), (5, 3, 4, 4)]
     inputs = policy.weights()["torso.0.weight"].shape[1]
     assert inputs == 12 + 3 + 2 + 12  # 9 x 9 and 8 x 8 pixels become 3 x 3, then 3 of 2 x 2
-    flat = kind(SPEC, {"convs": (), "hidden": (8,)})
+    flat = kind(spec, {"convs": (), "hidden": (8,)})
     assert not any("conv" in name for name in flat.weights())
     with pytest.raises(ConfigError, match=r"`convs` are given, .*too small"):
-        kind(SPEC, {"convs": (Conv(5, 20, 2),)})
+        kind(spec, {"convs": (Conv(5, 20, 2),)})
 
 
 def test_memory_stands_behind_the_convolutions_of_each_image():

@@ -57,7 +57,8 @@ SCREEN = Box(0, 255, (10, 10, 3), dtype=np.uint8)
 CHOICE = EnvSpec(env_id="choice", obs_space=VECTOR, action_space=Discrete(2))
 ARM = EnvSpec(env_id="arm", obs_space=VECTOR, action_space=Box(-2.0, 2.0, (2,)))
 PICTURES = replace(ARM, obs_space=SCREEN)
-PARTS = replace(CHOICE, obs_space=Dict(camera=SCREEN, speed=VECTOR))
+PARTS = replace(CHOICE, obs_space=Dict(camera=SCREEN, speed=VECTOR, map=Box(-1.0, 1.0, (2, 2))))
+ARM_PARTS = replace(ARM, obs_space=PARTS.obs_space)
 
 
 def layers(num_inputs: int, num_outputs: int) -> nn.Module:
@@ -137,6 +138,9 @@ BUILT_IN: dict[str, Kind] = {
     "td3 normalized": (TD3, ARM, TD3Config(**SMALL, **NORM), {}),
     "sac": (SAC, ARM, SACConfig(**SMALL), {}),
     "sac of images": (SAC, PICTURES, SACConfig(**SMALL), {}),
+    "ddpg of parts": (DDPG, ARM_PARTS, DDPGConfig(**SMALL), {}),
+    "td3 of parts": (TD3, ARM_PARTS, TD3Config(**SMALL), {}),
+    "sac of parts": (SAC, ARM_PARTS, SACConfig(**SMALL), {}),
     "a2c": (A2C, CHOICE, A2CConfig(**SMALL, **FALLS), {}),
     "ppo": (PPO, CHOICE, PPOConfig(**SMALL, **NORM, batch_size=7, epochs=2), {}),
     "ppo of parts": (PPO, PARTS, PPOConfig(**SMALL, epochs=2), {}),
