@@ -208,7 +208,7 @@ def test_each_part_of_an_observation_is_an_input(network: Any, tmp_path: Path) -
     spec = EnvSpec(env_id="x", obs_space=space, action_space=Discrete(4))
     policy: Any
     if network is SAC:  # with convolutions
-        space = Dict(**space, map=Box(-1.0, 1.0, (5, 6)))
+        space = Dict({**space.spaces, "map": Box(-1.0, 1.0, (5, 6))})
         policy = SAC(replace(spec, obs_space=space, action_space=ARM.action_space))
     else:
         policy = DQN(spec, network=network and network())
