@@ -1,4 +1,4 @@
-"""A probe with observations of several parts, action masks, and each kind of discrete actions."""
+"""A probe with observations of several parts, action masks, and each kind of actions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Partly(gymnasium.Env[Any, Any]):
     With `masked` another action would earn 2, but it is not legal, and an error.
 
     Args:
-        action: `choice` of 4, `choices` of 3 and 4, or 3 `flags`.
+        action: `choice` of 4, `choices` of 3 and 4, 3 `flags`, or an `amount` from -1 to 1.
         masked: Whether the info has an action mask.
         image: Whether there is a camera.
         by_camera: Whether the camera shows the key, and the part `key` does not.
@@ -37,6 +37,7 @@ class Partly(gymnasium.Env[Any, Any]):
             "choice": Discrete(4),
             "choices": MultiDiscrete([3, 4], start=[1, 0]),
             "flags": MultiBinary(3),
+            "amount": Box(-1.0, 1.0, (1,), dtype=np.float32),
         }
         self.action_space = spaces[action]
         self.kind, self.masked, self.by_camera = action, masked, by_camera
@@ -69,6 +70,8 @@ class Partly(gymnasium.Env[Any, Any]):
         return obs, float(reward), self.now == LENGTH, False, info
 
     def earn(self, action):
+        if self.kind == "amount":
+            return 1.0 - abs(action[0] - (self.key - 1))
         if self.kind == "flags":
             assert action.dtype == np.int8
             return (action == np.eye(3)[self.key]).mean() * 2.0 - 1.0

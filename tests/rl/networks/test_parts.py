@@ -137,6 +137,22 @@ def test_what_only_the_camera_shows_is_learned_by_dqn():
         assert mean_return(policy, envs, episodes=64) > 0.9 * LENGTH
 
 
+@pytest.mark.parametrize(("kind", "more"), [(DDPG, {}), (TD3, {}), (SAC, {"alpha": 0.05})])
+def test_what_only_the_camera_shows_is_learned_by_box_policies(kind, more):
+    settings = {"by_camera": True, "action": "amount"}
+    with make_envs("partly/Partly-v0", 8, mode="sync", env_args=settings) as envs:
+        config = {"gamma": 0.1, "hidden": (32, 32), "actor_lr": 1e-3, "critic_lr": 1e-3}
+        policy = kind(envs.spec, {"batch_size": 64, **config, **more})
+        replay = ReplayBuffer(envs.spec, capacity=4_000)
+        with Task() as task:
+            task.use(mw.random_warmup(envs, replay, steps=400))
+            task.use(mw.collect(policy, envs, steps=8))
+            task.use(mw.add_to(replay))
+            task.use(mw.train(policy, replay))
+            task.run(max_step=400)
+        assert mean_return(policy, envs, episodes=64) > 0.8 * LENGTH  # without the camera: a third
+
+
 class OwnNet(nn.Module):
     """Takes the tree as it is: bytes as bytes, numbers one-hot."""
 
