@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from socket import create_connection, create_server
 
 import pytest
 import zmq
 
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import AuthenticationError, DeadlineExceeded
+from ding_lite.parallel.network.address import LOOPBACK
 from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.parallel.transport.zeromq.dealers import OPTIONS
+from ding_lite.parallel.transport.base import Lane
+from ding_lite.parallel.transport.zeromq.dealers import HUNG_UP, OPTIONS, Dealers
 from tests.parallel.proxy import Proxy
 from tests.parallel.tcp import hub_spec, leaf_spec, wait_until
 
@@ -48,6 +52,24 @@ def test_a_timeout_names_a_forward_without_a_backend(
         with closing(leaf), pytest.raises(DeadlineExceeded, match="for node 0"):
             leaf.wait_ready(2.0)
     assert f"what listens at {wire.address} hangs up without a word" in caplog.text
+
+
+@pytest.mark.parametrize("is_other", [True, False])
+def test_what_another_connection_received_is_no_greeting(is_other: bool) -> None:
+    """The number of a closed descriptor may belong to another connection when it is looked at."""
+    with create_server((LOOPBACK, 0)) as listener, create_server((LOOPBACK, 0)) as other:
+        address = f"tcp://{LOOPBACK}:{listener.getsockname()[1]}"
+        dealers = Dealers(0, address)
+        with create_connection((other if is_other else listener).getsockname()) as near:
+            far, _ = (other if is_other else listener).accept()
+            with far, closing(dealers):
+                far.sendall(bytes(64))
+                near.recv(64)
+                reasons = []
+                for _ in range(3):
+                    dealers.note_opened(Lane.BULK, near.fileno())
+                    reasons.append(dealers.note_failure(Lane.BULK, HUNG_UP, errno.EPIPE))
+    assert [reason is not None for reason in reasons] == [False, False, not is_other]
 
 
 def test_a_wrong_key_is_refused_through_a_forward(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import zmq
 
 from ding_lite.errors import TransportError
+from ding_lite.parallel.network.address import Address
 from ding_lite.parallel.transport.base import Lane, Link
 from ding_lite.parallel.transport.chunks import MAX_FRAME_BYTES
 from ding_lite.parallel.transport.zeromq.connections import Source, borrow, bytes_received
@@ -99,7 +100,13 @@ class Dealers:
     def note_opened(self, lane: Lane, fd: int) -> None:
         self._close_copy(lane)
         with suppress(OSError):  # it is closed already
-            self._copies[lane] = borrow(fd)
+            copy = borrow(fd)
+            self._copies[lane] = copy
+            if not self._is_peer(copy.getpeername()):  # the number of the descriptor was reused
+                self._close_copy(lane)
+
+    def _is_peer(self, name: str | tuple[str, int]) -> bool:
+        return isinstance(name, tuple) and name[1] == Address.parse(self.address).port
 
     def _close_copy(self, lane: Lane) -> None:
         if (copy := self._copies.pop(lane, None)) is not None:
