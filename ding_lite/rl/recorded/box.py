@@ -146,11 +146,14 @@ def made_critics(
 
     A function of the spec is called for each critic. A module that returns the values of all
     critics is used for all of them. A module that returns a single value is copied, and the layers
-    of the copies are initialised anew, because equal critics would stay equal.
+    of the copies are initialised anew, because equal critics would stay equal. An `nn.ModuleList`
+    holds one module for each critic.
     """
     seeds = spawn_seeds(seed, "critic", count=num_critics)
     modules = [made_module(make, spec, seed=seeds[0], name="critic").to(device)]
-    if _num_values(modules[0], spec, num_critics, device=device) == 1:
+    if isinstance(modules[0], nn.ModuleList) and type(modules[0]).forward is nn.Module.forward:
+        modules = _checked_list(modules[0], spec, num_critics, device=device)
+    elif _num_values(modules[0], spec, num_critics, device=device) == 1:
         for other in seeds[1:]:
             module = (
                 modules[0]
@@ -203,6 +206,21 @@ def _num_values(module: nn.Module, spec: EnvSpec, num_critics: int, *, device: t
     if num_critics > 1:
         expectation += f" or float32 {joint[0][0]}, those of {num_critics} critics,"
     raise wrong_outputs(module, outputs, expectation, spec=spec, name="critic")
+
+
+def _checked_list(
+    critics: nn.ModuleList, spec: EnvSpec, num_critics: int, *, device: torch.device
+) -> list[nn.Module]:
+    if len(critics) != num_critics:
+        raise ConfigError(
+            f"`critic` is a ModuleList of {len(critics)} modules, and the policy has {num_critics} "
+            f"critics. Give one module for each, or a module that returns the values of all."
+        )
+    for critic in critics:
+        _num_values(critic, spec, 1, device=device)
+    for critic in critics[1:]:
+        _check_different(critics[0], critic)
+    return [*critics]
 
 
 def _columns(found: Any) -> Iterator[Tensor]:  # noqa: ANN401 - a tensor, or several

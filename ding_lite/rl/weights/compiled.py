@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.errors import ConfigError
-from ding_lite.rl.host_or_device import is_host, placed
+from ding_lite.rl.host_or_device import placed
 
 Compiler: TypeAlias = Callable[[Any], Any]
 """Returns a function or module that computes the same as its argument, like `torch.compile`."""
@@ -131,8 +131,12 @@ class CudaRecorder:
         return graph.replay, found
 
 
+def has_graphs(device: torch.device) -> bool:
+    return device.type == "cuda"
+
+
 def check_captures(device: torch.device, *, optimizer: object = None) -> None:
-    if is_host(device):
+    if not has_graphs(device):
         raise ConfigError(
             f'`compile="graph"` captures updates as CUDA graphs, and the device is '
             f'{str(device)!r}; a GPU was expected. Give `device="cuda"`, or take '

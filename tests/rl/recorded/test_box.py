@@ -80,6 +80,16 @@ def test_values_of_each_form_are_those_of_two_critics(form):
     torch.testing.assert_close(critics(obs, action, 1), expected[:1])
 
 
+@pytest.mark.parametrize("make", [lambda given: given, lambda given: lambda spec: given])
+def test_critics_of_a_list_may_be_of_several_kinds(make):
+    given = nn.ModuleList([Values(), Weighted()])
+    critics = critics_of(make(given))
+    assert [*critics] == [*given]
+    obs, action = torch.randn(7, 3), torch.randn(7, 2)
+    expected = torch.stack([critic(obs, action).reshape(7) for critic in given])
+    torch.testing.assert_close(critics(obs, action), expected)
+
+
 def test_critics_of_a_function_differ_and_follow_the_seed():
     one, again = critics_of(lambda spec: Values()), critics_of(lambda spec: Values())
     for mine, theirs in zip(one, again, strict=True):
@@ -123,6 +133,9 @@ class Weighted(nn.Module):
         (Values(3), ShapeError, r"float32 \(2, 3\) .* \(2,\) or \(2, 1\).*\(2, 2\), those of 2"),
         (nn.Linear(3, 1), ConfigError, r"float32 \(2, 3\), float32 \(2, 2\): TypeError"),
         (Weighted(), ConfigError, r"equal weights, .* function of the spec"),
+        (nn.ModuleList([Values()]), ConfigError, "a ModuleList of 1 modules.* has 2 critics"),
+        (nn.ModuleList(2 * [Values()]), ConfigError, "equal weights"),
+        (nn.ModuleList([Values(), Values(2)]), ShapeError, r"float32 \(2, 2\)"),
         (lambda spec: Values().half(), ConfigError, "`critic` has the type torch.float16"),
         (3, ConfigError, "`critic` is an int; an nn.Module"),
     ],

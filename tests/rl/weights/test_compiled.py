@@ -89,8 +89,9 @@ class TracedRecorder:
 @pytest.fixture
 def captured(on_tensors: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Let the CPU compute as a GPU does, and return what makes policies with captured updates."""
-    for module in (compiled, flat, layers, activations):
+    for module in (flat, layers, activations):
         monkeypatch.setattr(module, "is_host", lambda _: False)
+    monkeypatch.setattr(compiled, "has_graphs", lambda _: True)
 
     def make(kind: Any, *args: Any, **kwargs: Any) -> Any:
         recorder = TracedRecorder(lambda: tensors_of(policy))
@@ -208,10 +209,11 @@ def test_what_cannot_be_captured_is_refused_with_what_to_do(captured) -> None:
         policy.learn(of_cartpole(0))
 
 
-def test_a_graph_on_a_cpu_is_refused_with_what_was_found() -> None:
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_graph_without_a_gpu_is_refused_with_what_was_found(device: str) -> None:
     for kind in (DQN, PPO):
-        with pytest.raises(ConfigError, match="device is 'cpu'; a GPU was expected"):
-            kind(CARTPOLE, compile="graph")
+        with pytest.raises(ConfigError, match=f"device is '{device}'; a GPU was expected"):
+            kind(CARTPOLE, device=device, compile="graph")
 
 
 # -- compiled networks ---------------------------------------------------------------------
