@@ -165,7 +165,7 @@ def test_a_file_computes_what_the_policy_does(name: str, form: str, tmp_path: Pa
 
 PAGE = Path(__file__).parents[3] / "docs" / "guide" / "deploy.md"
 ONE_REQUEST = """
-server = serve(onnxruntime.InferenceSession("policy.onnx"))
+server = make_server("127.0.0.1", 0, serve)
 print(server.server_port, flush=True)
 server.handle_request()
 """
