@@ -69,7 +69,7 @@ class BoxStack(ReplayStack[BoxT]):
     @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite is a fault instead
     def _update(self, layout: Layout[BoxT], batch: Transitions) -> None:
         networks, count = self._networks(layout.count), layout.count
-        policies, draw = [turn.policy for turn in layout.turns], partial(self._noise, layout)
+        policies, noise_KGBA = [turn.policy for turn in layout.turns], self._noise(layout)
         obs_GBI, next_obs_GBI = self._observations(layout, batch)
         action_BA = torch.from_numpy(self._box.to_unit(to_numpy(batch.action)))
         values, _ = update_critics(
@@ -78,7 +78,7 @@ class BoxStack(ReplayStack[BoxT]):
             batch,
             obs_GBI,
             action_BA.view(count, -1, self._box.size),
-            self._like.next_values(policies, networks, next_obs_GBI, draw),
+            self._like.next_values(policies, networks, next_obs_GBI, noise_KGBA),
         )
         for row, turn in layout.learning():
             loss = float(values["loss"][row])
@@ -87,7 +87,7 @@ class BoxStack(ReplayStack[BoxT]):
         is_due = {row: turn.policy.actor_is_due for row, turn in layout.learning()}
         of_actor = {}
         if any(is_due.values()):
-            of_actor = self._like.improve_actors(policies, networks, layout, obs_GBI, draw)
+            of_actor = self._like.improve_actors(policies, networks, layout, obs_GBI, noise_KGBA)
         for row, turn in layout.learning():
             if is_due[row]:
                 loss = float(of_actor["actor_loss"][row])
@@ -102,15 +102,14 @@ class BoxStack(ReplayStack[BoxT]):
                 turn.outcome.metrics = {name: float(each_G[row]) for name, each_G in own.items()}
                 turn.outcome.batch = layout.part(batch, row)
 
-    def _noise(self, layout: Layout[BoxT]) -> Tensor | None:
-        """Draw the noise of each policy's transitions by its own generator, [G, B, A]."""
-        noise_GBA = np.zeros((layout.count, layout.largest, self._box.size), dtype=np.float32)
+    def _noise(self, layout: Layout[BoxT]) -> Tensor:
+        """Draw the noise of each policy's transitions by its own generator, [K, G, B, A]."""
+        num_draws = len(self._like.draw_noise(0))
+        shape = num_draws, layout.count, layout.largest, self._box.size
+        noise_KGBA = np.zeros(shape, dtype=np.float32)
         for row, turn in layout.learning():
-            drawn_BA = turn.policy.draw_noise(turn.size)
-            if drawn_BA is None:
-                return None
-            noise_GBA[row, : turn.size] = drawn_BA
-        return torch.from_numpy(noise_GBA)
+            noise_KGBA[:, row, : turn.size] = turn.policy.draw_noise(turn.size)
+        return torch.from_numpy(noise_KGBA)
 
     def _make_networks(self, count: int) -> Networks[Any]:
         form = self._like.form

@@ -64,6 +64,13 @@ class Rows:
         """Return one number per row as [G, B], on the device of the computation."""
         return on(self._device, values).reshape(self._shape)
 
+    def per_member(self, values: Sequence[float]) -> AnyArray:
+        """Return a setting of each member as an operand, [G]; a plain number for a single one.
+
+        A captured update cannot copy an array of the host.
+        """
+        return values[0] if self.count == 1 else on(self._device, np.array(values, np.float32))
+
     def pick(self, values_GBA: AnyArray, action_GB: AnyArray) -> AnyArray:
         """Return the value of an action in each row, [G, B]."""
         flat_MA = values_GBA.reshape(self.num_rows, -1)

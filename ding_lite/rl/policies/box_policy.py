@@ -4,7 +4,7 @@ The actor's optimiser also steps further tensors, such as a temperature. Each fo
 axis of G members, which learn as one computation: the policies of a population, or a single policy.
 It computes on arrays on a CPU, else on tensors.
 
-Shape letters: E critics, G members, B rows of each, A numbers of an action.
+Shape letters: E critics, K draws of noise, G members, B rows of each, A numbers of an action.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
+from types import SimpleNamespace
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.rl.batch import FloatArray, NumpyArray, PrioritizedTransitions, Transitions, to_numpy
+from ding_lite.rl.batch import FloatArray, NumpyArray, Transitions, to_numpy
 from ding_lite.rl.formulas.returns import bootstrapped_targets
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import (
@@ -42,7 +43,7 @@ from ding_lite.rl.policies.base.spaces import BoxActions, packed
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
-from ding_lite.rl.weights.compiled import Compile
+from ding_lite.rl.weights.compiled import Compile, Inputs, Outputs
 from ding_lite.rl.weights.flat import FlatWeights, SavedNetwork
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer, Optimizer, make_optimizer
@@ -72,8 +73,8 @@ class BoxPolicyConfig(PolicyConfig):
     stably; 0.001 to 0.02 are usual."""
 
 
-DrawNoise: TypeAlias = Callable[[], Any]
-"""Draws the noise on actions, a tensor [G, B, A]; None for policies without noise."""
+_COLUMNS = ("reward", "terminated", "num_steps", "weight")
+"""The columns of a batch that an update reads as they are; only a prioritized one has weights."""
 ActorT = TypeVar("ActorT", bound=BoxActor)
 ConfigT = TypeVar("ConfigT", bound=BoxPolicyConfig)
 
@@ -115,7 +116,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             device: The device of learning, as PyTorch names it.
             compile: `"torch"` compiles your own networks for updates with `torch.compile`, and a
                 function such as `partial(torch.compile, mode="max-autotune")` compiles them with
-                that function.
+                that function. `"graph"` captures updates on a GPU as CUDA graphs.
 
         Raises:
             ConfigError: If actions are discrete or unbounded, a network or the optimiser cannot be
@@ -158,7 +159,12 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         weights_P, grads_P = self._weights.flat, self._grads.flat
         of_critics = partial(networks.parameters, "critics.")
         self._critic_optimizer = make_optimizer(
-            optimizer, weights_P[:border], grads_P[:border], of_critics, lr=config.critic_lr
+            optimizer,
+            weights_P[:border],
+            grads_P[:border],
+            of_critics,
+            lr=config.critic_lr,
+            captured=self._graph is not None,
         )
         self._actor_optimizer = make_optimizer(
             optimizer,
@@ -166,6 +172,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             grads_P[border:],
             self._parameters_of_actor,
             lr=config.actor_lr,
+            captured=self._graph is not None,
         )
 
     def _prepare(self) -> None:
@@ -239,37 +246,42 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         """
         rows = Rows.of_one(len(batch), self.config.gamma, self.device)
         self._note(batch.obs)
-        obs, next_obs, action_1BA = self._tensors_of(batch)
-        weight_1B = rows.fold(batch.weight) if isinstance(batch, PrioritizedTransitions) else None
-        draw = partial(self._drawn, len(batch))
-        of_critics, of_actor = (
-            partial(self.check_finite, what=f"loss of the {owner}", update=self._present_update)
-            for owner in ("critics", "actor")
-        )
-        with self._drawing:
-            values_G, error_EGB = update_critics(
-                self._networks.critics,
-                rows,
-                batch,
-                obs,
-                action_1BA,
-                self.next_values([self], self._networks, next_obs, draw),
-                weight_1B,
-            )
-            values = {name: each_G[0] for name, each_G in values_G.items()}
-            skip = self._guarded(values["loss"], of_critics)
-            self.step_critics(self._grads.flat, self._weights.flat, skip=skip)
-            if self.actor_is_due:
-                improved = self.improve_actors([self], self._networks, rows, obs, draw)
-                values |= {name: each_G[0] for name, each_G in improved.items()}
-                skip_actor = self._guarded(values["actor_loss"], of_actor)
-                if skip is not None and skip_actor is not None:
-                    skip = torch.maximum(skip, skip_actor)
-                self.step_actor(self._grads.flat, self._weights.flat, self._target.flat, skip=skip)
+        inputs = {name: getattr(batch, name, None) for name in _COLUMNS}
+        inputs["obs"], inputs["next_obs"], inputs["action"] = self._tensors_of(batch)
+        inputs["noise"] = self.draw_noise(len(batch))
+        checks = [partial(check, update=self._present_update) for check in self._checks]
+        values = self._run_update(inputs, rows=rows, improves=self.actor_is_due)
         self.train_iter += 1
+        return metrics_of(values, checks[0], actor_loss=checks[1])
+
+    @property
+    def _checks(self) -> list[Callable[..., None]]:
+        """The checks of the losses of the critics and of the actor."""
+        owners = "critics", "actor"
+        return [partial(self.check_finite, what=f"loss of the {owner}") for owner in owners]
+
+    def _update(self, inputs: Inputs, *, rows: Rows, improves: bool) -> Outputs:
+        seen: Any = SimpleNamespace(**inputs)
+        weight_1B = None if seen.weight is None else rows.fold(seen.weight)
+        noise_K1BA = placed(seen.noise, self.device).unsqueeze(1)
+        check_critics, check_actor = self._checks
+        next_1B = self.next_values([self], self._networks, seen.next_obs, noise_K1BA)
+        values_G, error_E1B = update_critics(
+            self._networks.critics, rows, seen, seen.obs, seen.action, next_1B, weight_1B
+        )
+        values = {name: each_G[0] for name, each_G in values_G.items()}
+        skip = self._guarded(values["loss"], check_critics)
+        self.step_critics(self._grads.flat, self._weights.flat, skip=skip)
+        if improves:
+            of_actor = self.improve_actors([self], self._networks, rows, seen.obs, noise_K1BA)
+            values |= {name: each_G[0] for name, each_G in of_actor.items()}
+            skip_actor = self._guarded(values["actor_loss"], check_actor)
+            if skip is not None and skip_actor is not None:
+                skip = torch.maximum(skip, skip_actor)
+            self.step_actor(self._grads.flat, self._weights.flat, self._target.flat, skip=skip)
         if weight_1B is not None:
-            values["td_error"] = abs(error_EGB[:, 0]).mean(0)
-        return metrics_of(values, of_critics, actor_loss=of_actor)
+            values["td_error"] = abs(error_E1B[:, 0]).mean(0)
+        return values
 
     def td_errors(self, transitions: Transitions) -> FloatArray:
         """Compute the distance of transitions' values from their targets, without learning.
@@ -294,8 +306,8 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         obs, next_obs, action_1BA = self._tensors_of(transitions)
         before = rng_state(self._rng)
         with self._drawing:
-            draw = partial(self._drawn, count)
-            next_1B = self.next_values([self], self._networks, next_obs, draw)
+            noise_K1BA = placed(self.draw_noise(count), self.device).unsqueeze(1)
+            next_1B = self.next_values([self], self._networks, next_obs, noise_K1BA)
             q_E1B = computable(self._networks.critics.forward(obs, action_1BA))
         set_rng_state(self._rng, before)
         errors_E1B = _errors(q_E1B, rows, transitions, next_1B)
@@ -314,7 +326,11 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
     @classmethod
     @abstractmethod
     def next_values(
-        cls, policies: Sequence[Self], networks: Networks[ActorT], next_obs: Tensor, draw: DrawNoise
+        cls,
+        policies: Sequence[Self],
+        networks: Networks[ActorT],
+        next_obs: Tensor,
+        noise_KGBA: Tensor,
     ) -> AnyArray:
         """Estimate the return from the next observations of transitions, [G, B]."""
 
@@ -326,18 +342,17 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         networks: Networks[ActorT],
         rows: Rows,
         obs: Tensor,
-        draw: DrawNoise,
+        noise_KGBA: Tensor,
     ) -> dict[str, AnyArray]:
         """Write the gradients of actors; return metrics, [G] each, including `actor_loss`."""
 
-    def draw_noise(self, count: int) -> FloatArray | None:
-        """Draw the noise on the actions of an update, [B, A]; None for a policy without noise."""
-        del count
-        return None
+    def draw_noise(self, count: int) -> FloatArray:
+        """Draw the noise of an update of B transitions, [K, B, A]: K is 0 for DDPG, which has none.
 
-    def _drawn(self, count: int) -> Tensor | None:
-        noise_BA = self.draw_noise(count)
-        return None if noise_BA is None else placed(noise_BA, self.device).unsqueeze(0)
+        The first draw is for the next actions of targets, the second for those that improve the
+        actor.
+        """
+        return np.empty((0, count, self._box.size), dtype=np.float32)
 
     def step_critics(
         self, grad_P: Tensor, weights_P: Tensor, *, skip: Tensor | None = None

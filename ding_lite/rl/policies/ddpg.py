@@ -19,7 +19,7 @@ from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, as_tensor, computable, namespace
 from ding_lite.rl.networks.box_actors import DeterministicActor
 from ding_lite.rl.networks.box_networks import BoxForm, Networks
-from ding_lite.rl.policies.box_policy import BoxPolicy, BoxPolicyConfig, DrawNoise
+from ding_lite.rl.policies.box_policy import BoxPolicy, BoxPolicyConfig
 from ding_lite.settings.config import suggests
 from ding_lite.settings.rules import NOT_NEGATIVE, finite, setting
 
@@ -85,16 +85,16 @@ class DDPG(BoxPolicy[DeterministicActor, DDPGConfig]):
         policies: Sequence[Self],
         networks: Networks[DeterministicActor],
         next_obs: Tensor,
-        draw: DrawNoise,
+        noise_KGBA: Tensor,
     ) -> AnyArray:
         """Estimate the return from next observations by the target networks, [G, B].
 
         This is the lowest Q'_i(x', mu'(x') + noise) of the critics (DDPG, eq. 5; TD3, algorithm 1).
         """
         del policies
-        noise_GBA, action_GBA = draw(), networks.target_actor.forward(next_obs)
-        if noise_GBA is not None:
-            action_GBA = (action_GBA + noise_GBA).clamp_(-1.0, 1.0)
+        action_GBA = networks.target_actor.forward(next_obs)
+        if len(noise_KGBA):
+            action_GBA = (action_GBA + noise_KGBA[0]).clamp_(-1.0, 1.0)
         return computable(networks.target_critics.forward(next_obs, action_GBA).amin(0))
 
     @classmethod
@@ -104,10 +104,10 @@ class DDPG(BoxPolicy[DeterministicActor, DDPGConfig]):
         networks: Networks[DeterministicActor],
         rows: Rows,
         obs: Tensor,
-        draw: DrawNoise,
+        noise_KGBA: Tensor,
     ) -> dict[str, AnyArray]:
         """Write the gradient of the mean of -Q(x, mu(x)) (equation 6); return `actor_loss`, [G]."""
-        del policies, draw
+        del policies, noise_KGBA
         action_GBA, saved = networks.actor.forward_saving(obs)
         q, saved_q = networks.followed.forward_action(obs, action_GBA)
         q_EGB = computable(q)

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.host_or_device import AnyArray, as_tensor, computable, floats, namespace, on
+from ding_lite.rl.host_or_device import AnyArray, as_tensor, computable, floats, namespace
 from ding_lite.rl.networks.box_actors import SquashedGaussianActor
 from ding_lite.rl.networks.box_networks import BoxForm, Networks
-from ding_lite.rl.policies.box_policy import BoxPolicy, BoxPolicyConfig, DrawNoise
+from ding_lite.rl.policies.box_policy import BoxPolicy, BoxPolicyConfig
 from ding_lite.settings.config import suggests
 from ding_lite.settings.rules import finite, positive, setting
 
@@ -100,7 +100,8 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
             if not explore:
                 return self._box.from_unit(self._actor.act(obs))
             self.env_step += len(obs)
-            return self._box.from_unit(self._actor.draw(obs, self.draw_noise(len(obs))))
+            noise_NA = self._rng.standard_normal((len(obs), self._box.size), dtype=np.float32)
+            return self._box.from_unit(self._actor.draw(obs, noise_NA))
 
     def _parameters_of_actor(self) -> list[nn.Parameter]:
         """Return the parameters of the actor's own optimiser, with a learned temperature."""
@@ -113,7 +114,7 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
         policies: Sequence[Self],
         networks: Networks[SquashedGaussianActor],
         next_obs: Tensor,
-        draw: DrawNoise,
+        noise_KGBA: Tensor,
     ) -> AnyArray:
         """Estimate the soft return from next observations, [G, B].
 
@@ -121,7 +122,7 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
         (equation 3).
         """
         del policies
-        drawn = networks.actor.sample(next_obs, draw())
+        drawn = networks.actor.sample(next_obs, noise_KGBA[0])
         q_EGB = networks.target_critics.forward(next_obs, as_tensor(drawn.action_GBA))
         alpha_G1 = computable(networks.of_members["log_alpha"].exp())
         return computable(q_EGB.amin(0)) - alpha_G1 * drawn.log_prob_GB
@@ -133,14 +134,14 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
         networks: Networks[SquashedGaussianActor],
         rows: Rows,
         obs: Tensor,
-        draw: DrawNoise,
+        noise_KGBA: Tensor,
     ) -> dict[str, AnyArray]:
         """Write the gradients of actors (equation 7) and of temperatures (equation 18).
 
         Returns:
             `actor_loss`, `alpha` and `entropy`, [G] each.
         """
-        drawn, saved = networks.actor.sample_saving(obs, draw())
+        drawn, saved = networks.actor.sample_saving(obs, noise_KGBA[1])
         q, saved_q = networks.followed.forward_action(obs, as_tensor(drawn.action_GBA))
         q_EGB, log_alpha_G1 = computable(q), networks.of_members["log_alpha"]
         xp, alpha_G1 = namespace(q_EGB), computable(log_alpha_G1.exp())
@@ -155,12 +156,12 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
         raw_grad = drawn.backward(grad_GBA, log_prob_grad=(alpha_G1 * each_GB)[..., None])
         networks.actor.backward(saved, raw_grad)
 
-        settings = [(p.target_entropy, p.config.learn_alpha) for p in policies]
-        target_G, learns_G = on(log_alpha_G1.device, np.array(settings, dtype=np.float32).T)
+        target_G = rows.per_member([policy.target_entropy for policy in policies])
+        learns_G = rows.per_member([float(policy.config.learn_alpha) for policy in policies])
         grad_G = learns_G * alpha_G * (entropy_G - target_G)
         networks.grads_of_members["log_alpha"].copy_(as_tensor(grad_G).unsqueeze(1))
         return {"actor_loss": loss_G, "alpha": alpha_G, "entropy": entropy_G}
 
     def draw_noise(self, count: int) -> FloatArray:
-        """Draw standard normal noise for the actions, [B, A]."""
-        return self._rng.standard_normal((count, self._box.size), dtype=np.float32)
+        """Draw standard normal noise for the next actions and for those of the actor, [2, B, A]."""
+        return self._rng.standard_normal((2, count, self._box.size), dtype=np.float32)

@@ -57,9 +57,8 @@ class TD3(DDPG):
         return self.config.policy_delay
 
     def draw_noise(self, count: int) -> FloatArray:
-        """Draw clipped noise for the next actions of targets, [B, A]."""
+        """Draw clipped noise for the next actions of targets, [1, B, A]."""
         limit = self.config.target_noise_clip
-        noise_BA = self._rng.standard_normal((count, self._box.size), dtype=np.float32)
-        noise_BA *= np.float32(self.config.target_noise)
-        np.clip(noise_BA, -limit, limit, out=noise_BA)
-        return noise_BA
+        noise_1BA = self._rng.standard_normal((1, count, self._box.size), dtype=np.float32)
+        noise_1BA *= np.float32(self.config.target_noise)
+        return np.clip(noise_1BA, -limit, limit, out=noise_1BA)
