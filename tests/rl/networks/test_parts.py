@@ -123,17 +123,21 @@ def test_actions_and_values_of_box_policies_are_those_of_plain_torch(kind):
     np.testing.assert_allclose(policy.q_values(obs, action), torch.stack(values).amin(0), atol=1e-5)
 
 
+def learn_from_replay(policy, envs, *, warmup, steps):
+    replay = ReplayBuffer(envs.spec, capacity=4_000)
+    with Task() as task:
+        task.use(mw.random_warmup(envs, replay, steps=warmup))
+        task.use(mw.collect(policy, envs, steps=8))
+        task.use(mw.add_to(replay))
+        task.use(mw.train(policy, replay))
+        task.run(max_step=steps)
+
+
 def test_what_only_the_camera_shows_is_learned_by_dqn():
     settings = {"by_camera": True, "masked": True}
     with make_envs("partly/Partly-v0", 8, mode="sync", env_args=settings) as envs:
         policy = DQN(envs.spec, DQNConfig(gamma=0.1, n_step=1, epsilon_steps=500, batch_size=64))
-        replay = ReplayBuffer(envs.spec, capacity=2_000)
-        with Task() as task:
-            task.use(mw.random_warmup(envs, replay, steps=200))
-            task.use(mw.collect(policy, envs, steps=8))
-            task.use(mw.add_to(replay))
-            task.use(mw.train(policy, replay))
-            task.run(max_step=150)
+        learn_from_replay(policy, envs, warmup=200, steps=150)
         assert mean_return(policy, envs, episodes=64) > 0.9 * LENGTH
 
 
@@ -143,13 +147,7 @@ def test_what_only_the_camera_shows_is_learned_by_box_policies(kind, more):
     with make_envs("partly/Partly-v0", 8, mode="sync", env_args=settings) as envs:
         config = {"gamma": 0.1, "hidden": (32, 32), "actor_lr": 1e-3, "critic_lr": 1e-3}
         policy = kind(envs.spec, {"batch_size": 64, **config, **more})
-        replay = ReplayBuffer(envs.spec, capacity=4_000)
-        with Task() as task:
-            task.use(mw.random_warmup(envs, replay, steps=400))
-            task.use(mw.collect(policy, envs, steps=8))
-            task.use(mw.add_to(replay))
-            task.use(mw.train(policy, replay))
-            task.run(max_step=400)
+        learn_from_replay(policy, envs, warmup=400, steps=400)
         assert mean_return(policy, envs, episodes=64) > 0.8 * LENGTH  # without the camera: a third
 
 
