@@ -213,8 +213,8 @@ def _checked_list(
 ) -> list[nn.Module]:
     if len(critics) != num_critics:
         raise ConfigError(
-            f"`critic` is a ModuleList of {len(critics)} modules, and the policy has {num_critics} "
-            f"critics. Give one module for each, or a module that returns the values of all."
+            f"`critic` is a ModuleList of length {len(critics)}; a length of {num_critics} was "
+            f"expected, a module for each critic."
         )
     for critic in critics:
         _num_values(critic, spec, 1, device=device)

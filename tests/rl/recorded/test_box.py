@@ -133,7 +133,7 @@ class Weighted(nn.Module):
         (Values(3), ShapeError, r"float32 \(2, 3\) .* \(2,\) or \(2, 1\).*\(2, 2\), those of 2"),
         (nn.Linear(3, 1), ConfigError, r"float32 \(2, 3\), float32 \(2, 2\): TypeError"),
         (Weighted(), ConfigError, r"equal weights, .* function of the spec"),
-        (nn.ModuleList([Values()]), ConfigError, "a ModuleList of 1 modules.* has 2 critics"),
+        (nn.ModuleList([Values()]), ConfigError, "a ModuleList of length 1; a length of 2"),
         (nn.ModuleList(2 * [Values()]), ConfigError, "equal weights"),
         (nn.ModuleList([Values(), Values(2)]), ShapeError, r"float32 \(2, 2\)"),
         (lambda spec: Values().half(), ConfigError, "`critic` has the type torch.float16"),
