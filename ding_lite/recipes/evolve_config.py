@@ -6,6 +6,7 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 from ding_lite import middleware as mw
@@ -16,16 +17,22 @@ from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import LEARN_EVERY, Search
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.recipes.options import Options
-from ding_lite.recipes.train_config import UPDATE_RATIO, TrainConfig, check_replay_sizes
+from ding_lite.recipes.train_config import (
+    UPDATE_RATIO,
+    TrainConfig,
+    check_replay_sizes,
+    make_episode_buffer,
+)
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.protocols import Policy
+from ding_lite.rl.protocols import Policy, Replay
+from ding_lite.rl.replay.episodes import EpisodeBuffer
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
 from ding_lite.settings.config import suggests
-from ding_lite.settings.rules import COUNT, NATURAL, NOT_NEGATIVE, SHARE, setting
+from ding_lite.settings.rules import COUNT, NATURAL, NOT_NEGATIVE, SHARE, setting, whole
 
 _SMOKE_GENERATION, _SMOKE_EPISODE = 500, 50
 _MOST_OF_LEARNING, _SHORT_EPISODE = 4, 500
@@ -134,16 +141,10 @@ class EvolutionConfig(TrainConfig, ABC):
         """Add the middleware by which agents take turns to learn; return further parts to save."""
 
 
-@suggests
 @dataclass(frozen=True, kw_only=True)
-class ReplayEvolutionConfig(EvolutionConfig):
-    """The settings of evolution for policies that learn from a replay, which all agents share."""
+class TurnsConfig(EvolutionConfig, ABC):
+    """The settings of evolution for policies that learn from one replay, which all agents share."""
 
-    capacity: int = setting(100_000, COUNT)
-    """Maximum number of transitions in the replay. More keeps older transitions and takes more
-    memory."""
-    warmup: int = setting(1_000, NATURAL)
-    """Random env steps before the first update."""
     turn: int = setting(64, COUNT)
     """Env steps that an agent makes before the next agent uses the environments, rounded up to a
     multiple of their number. More learns in larger blocks and is faster."""
@@ -154,14 +155,15 @@ class ReplayEvolutionConfig(EvolutionConfig):
     def turn_steps(self, num_envs: int) -> int:
         return num_envs * math.ceil(self.turn / num_envs)
 
-    def check_sizes(self, envs: Envs, policy: Policy) -> None:
-        check_replay_sizes(envs, policy, capacity=self.capacity)
-        check_steps_fit(envs.spec, self.turn, turn=self.turn)
-
-    def learn(
-        self, task: Task, population: Population, envs: Envs, search: Search, options: Options
-    ) -> dict[str, Stateful]:
-        replay = ReplayBuffer(envs.spec, capacity=self.capacity, seed=options.seed)
+    def take_turns(
+        self,
+        task: Task,
+        population: Population,
+        envs: Envs,
+        search: Search,
+        replay: Replay | EpisodeBuffer,
+    ) -> None:
+        """Add the middleware by which agents collect into the replay and learn from it."""
         steps, measured = self.turn_steps(envs.num_envs), self.normalizer(envs)
         is_fixed = LEARN_EVERY not in search.parameters
         updates = max(1, round(steps * self.update_ratio)) if is_fixed else 1
@@ -171,11 +173,58 @@ class ReplayEvolutionConfig(EvolutionConfig):
             train = mw.train(agent, replay, updates=updates, normalize_rewards=measured)
             return [collect, mw.add_to(replay), train]
 
+        task.use(mw.for_each(population, turn))
+
+
+@suggests
+@dataclass(frozen=True, kw_only=True)
+class ReplayEvolutionConfig(TurnsConfig):
+    """The settings of evolution for policies that learn from transitions."""
+
+    capacity: int = setting(100_000, COUNT)
+    """Maximum number of transitions in the replay. More keeps older transitions and takes more
+    memory."""
+    warmup: int = setting(1_000, NATURAL)
+    """Random env steps before the first update."""
+
+    def check_sizes(self, envs: Envs, policy: Policy) -> None:
+        check_replay_sizes(envs, policy, capacity=self.capacity)
+        check_steps_fit(envs.spec, self.turn, turn=self.turn)
+
+    def learn(
+        self, task: Task, population: Population, envs: Envs, search: Search, options: Options
+    ) -> dict[str, Stateful]:
+        replay = ReplayBuffer(envs.spec, capacity=self.capacity, seed=options.seed)
         if self.warmup:
             warmup = min(self.warmup, options.max_env_steps // 4)
             task.use(mw.random_warmup(envs, replay, steps=max(1, warmup)))
-        task.use(mw.for_each(population, turn))
+        self.take_turns(task, population, envs, search, replay)
         return {"replay": replay}
+
+
+@suggests
+@dataclass(frozen=True, kw_only=True)
+class SequenceEvolutionConfig(TurnsConfig):
+    """The settings of evolution for policies that learn from sequences of episodes."""
+
+    capacity: int = setting(100_000, partial(whole, 2))
+    """Maximum number of observations in the buffer of whole episodes. More keeps older episodes and
+    takes more memory, also for the recurrent state before each step."""
+    update_ratio: float = setting(0.125, UPDATE_RATIO)
+    """Updates of an agent for each of its own env steps, unless `learn_every` is searched. Each
+    update learns from many steps; 1/32 to 1/4 are usual."""
+
+    def check_sizes(self, envs: Envs, policy: Policy) -> None:
+        check_steps_fit(envs.spec, self.turn, turn=self.turn)
+
+    def learn(
+        self, task: Task, population: Population, envs: Envs, search: Search, options: Options
+    ) -> dict[str, Stateful]:
+        episodes = make_episode_buffer(
+            envs, population[0].policy, capacity=self.capacity, seed=options.seed
+        )
+        self.take_turns(task, population, envs, search, episodes)
+        return {"replay": episodes}
 
 
 @suggests

@@ -12,7 +12,12 @@ from ding_lite.errors import ConfigError, did_you_mean, kind_of
 from ding_lite.evolution.agent import made_like
 from ding_lite.io.importing import find_member
 from ding_lite.options.run_options import MAX_ENV_STEPS, MAX_ENV_STEPS_OF_EVOLUTION
-from ding_lite.recipes.evolve_config import ReplayEvolutionConfig, RolloutEvolutionConfig
+from ding_lite.recipes.evolve_config import (
+    EvolutionConfig,
+    ReplayEvolutionConfig,
+    RolloutEvolutionConfig,
+    SequenceEvolutionConfig,
+)
 from ding_lite.recipes.presets.actor_critic import A2C_PRESETS, IMPALA_PRESETS, PPO_PRESETS
 from ding_lite.recipes.presets.box import DDPG_PRESETS, SAC_PRESETS, TD3_PRESETS
 from ding_lite.recipes.presets.dqn import DQN_EVOLUTION_PRESETS, DQN_PRESETS, R2D2_PRESETS
@@ -193,15 +198,11 @@ def find_recipe_of_population(policy: object, env: EnvMaker) -> Recipe:
 
 
 def _recipe_of_several(recipe: Recipe) -> Recipe:
+    config: type[EvolutionConfig] = RolloutEvolutionConfig
     if issubclass(recipe.config, SequenceConfig):
-        raise ConfigError(
-            "`evolve` has one replay of transitions for all agents, and "
-            f"{getattr(recipe.policy, '__name__', 'this policy')} learns from sequences of "
-            "episodes. Evolve another policy, or write a population with `mw.for_each` and "
-            "one EpisodeBuffer for all agents, which take turns in the same episodes."
-        )
-    learns_from_replay = issubclass(recipe.config, OffPolicyConfig)
-    config = ReplayEvolutionConfig if learns_from_replay else RolloutEvolutionConfig
+        config = SequenceEvolutionConfig
+    elif issubclass(recipe.config, OffPolicyConfig):
+        config = ReplayEvolutionConfig
     known = {
         field.name for cls in (recipe.policy_config, config) for field in dataclasses.fields(cls)
     }

@@ -254,13 +254,7 @@ class SequenceConfig(SingleConfig):
     def learn(self, task: Task, policy: Policy, envs: Envs, *, seed: int) -> dict[str, Stateful]:
         steps = self.steps_per_update(envs.num_envs)
         updates = max(1, round(steps * self.update_ratio))
-        episodes = EpisodeBuffer(
-            envs.spec,
-            capacity=self.capacity,
-            num_envs=envs.num_envs,
-            state_size=getattr(policy, "state_size", 0) or None,
-            seed=seed,
-        )
+        episodes = make_episode_buffer(envs, policy, capacity=self.capacity, seed=seed)
         task.use(mw.collect(policy, envs, steps=steps))
         task.use(mw.add_to(episodes))
         measured = self.normalizer(envs)
@@ -311,6 +305,17 @@ def check_replay_sizes(envs: Envs, policy: Policy, *, capacity: int) -> None:
     check_steps_fit(envs.spec, policy.n_step * envs.num_envs, n_step=policy.n_step)
     if isinstance(policy.config, BatchConfig):
         check_batch(policy.config.batch_size, capacity=capacity)
+
+
+def make_episode_buffer(envs: Envs, policy: Policy, *, capacity: int, seed: int) -> EpisodeBuffer:
+    """Make a buffer of the episodes in these environments, with the states that a policy needs."""
+    return EpisodeBuffer(
+        envs.spec,
+        capacity=capacity,
+        num_envs=envs.num_envs,
+        state_size=getattr(policy, "state_size", 0) or None,
+        seed=seed,
+    )
 
 
 def _steps_per_update(update_ratio: float, num_envs: int) -> int:

@@ -232,7 +232,6 @@ class Bare(DQN):
         (Own, {}, r"neither a name, .* nor a function of the spec"),
         (Bare, {}, r"`mw\.for_each`"),
         ("dqm", {}, "There is no policy 'dqm'"),
-        ("r2d2", {}, r"R2D2 learns from sequences .* one EpisodeBuffer"),
         (DQN, {"device": "cuda:77"}, "cuda:77"),
         (DQN, {"search": {"lr": (1e-4, 1e-2)}}, r"`search` is a dict; .* Search\(lr=log_uniform\("),
     ],
@@ -251,6 +250,28 @@ def test_actors_and_critics_evolve_too() -> None:
     )  # fmt: skip
     assert result.numbers["generations"] > 0
     assert sorted(result.best.hyperparameters) == ["actor_lr", "batch_size", "critic_lr"]
+
+
+def test_policies_that_learn_from_sequences_evolve_and_go_on_exactly() -> None:
+    """A memory may grow: the states in the buffer that all share are then padded."""
+    given: dict[str, Any] = {"population": 3, "eval_every": 96, "turn": 24, "update_ratio": 0.25}
+    given |= {"mutate_none": 0.1, "mutate_architecture": 0.8, "batch_size": 8, "target": 2.0}
+
+    def run(out: str, max_env_steps: int) -> EvolveResult:
+        search = Search(lr=log_uniform(1e-3, 1e-2))
+        return evolve(
+            "r2d2", "ding_lite.testing.probes:probe/Recall-v0", search,
+            out=out, max_env_steps=max_env_steps, num_envs=4, resume=True, quiet=True, **given,
+        )  # fmt: skip
+
+    whole, _, parts = run("whole", 900), run("parts", 400), run("parts", 900)
+    assert whole.numbers["generations"] >= 4
+    assert whole.numbers["train_iter"] > 100
+    assert len({agent.policy.state_size for agent in whole.population}) > 1
+    for one, other in zip(whole.population, parts.population, strict=True):
+        assert one.config == other.config
+        assert all(torch.equal(one.weights()[n], other.weights()[n]) for n in one.weights())
+    assert load_policy("parts").config == parts.best.config
 
 
 def test_the_champion_is_the_agent_of_the_best_evaluation(tmp_path: Path) -> None:
@@ -318,7 +339,7 @@ def test_choices_and_negative_returns_are_drawn_too(result: EvolveResult, tmp_pa
     assert draw_lives([], tmp_path / "none", title="Nothing") == []
 
 
-@pytest.mark.parametrize("name", sorted(RECIPES.keys() - {"r2d2"}))
+@pytest.mark.parametrize("name", sorted(RECIPES))
 def test_every_policy_has_a_search_of_its_own(name: str) -> None:
     env = "Pendulum-v1" if name in ("ddpg", "td3", "sac") else "CartPole-v1"
     search = plan_evolution(name, env, None, {}, Choices()).search

@@ -546,5 +546,5 @@ def test_a_policy_of_ones_own_that_learns_from_sequences_is_trained_from_them(po
     recall = "ding_lite.testing.probes:probe/Recall-v0"
     result = ding_lite.train(policy, recall, max_env_steps=240, quiet=True, target=2.0)
     assert result.numbers["train_iter"] > 0
-    with pytest.raises(ConfigError, match="`evolve` has one replay of transitions"):
-        ding_lite.evolve(policy, recall, quiet=True)
+    bred = ding_lite.evolve(policy, recall, population=2, max_env_steps=480, smoke=True, quiet=True)
+    assert bred.numbers["train_iter"] > 0

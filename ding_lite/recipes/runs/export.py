@@ -147,7 +147,7 @@ def _traced(policy: OpenPolicy) -> ExportedProgram:
                 open_axes = (*open_axes[:first], open_axes[first:])
             export = partial(torch.export.export, module, inputs, dynamic_shapes=open_axes)
             try:
-                return export()
+                return export(strict=False)  # the default of newer versions
             except Exception:  # noqa: BLE001 - of any kind; the second way says what is wrong
                 return export(strict=True)  # also follows `len(obs)`
         except Exception as error:
