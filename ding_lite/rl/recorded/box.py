@@ -20,7 +20,7 @@ import torch
 from gymnasium.vector.utils import batch_space
 from torch import Tensor, nn
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, kind_of
 from ding_lite.rl.batch import FloatArray, NumpyArray
 from ding_lite.rl.packing import Tree, leaf_spaces
 from ding_lite.rl.recorded.checks import (
@@ -149,6 +149,11 @@ def made_critics(
     of the copies are initialised anew, because equal critics would stay equal. An `nn.ModuleList`
     holds one module for each critic.
     """
+    if isinstance(make, list | tuple):
+        raise ConfigError(
+            f"`critic` is {kind_of(make)}; one nn.Module was expected. Several are an "
+            f"`nn.ModuleList`."
+        )
     seeds = spawn_seeds(seed, "critic", count=num_critics)
     modules = [made_module(make, spec, seed=seeds[0], name="critic").to(device)]
     if isinstance(modules[0], nn.ModuleList) and type(modules[0]).forward is nn.Module.forward:

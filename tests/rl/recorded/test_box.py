@@ -138,6 +138,7 @@ class Weighted(nn.Module):
         (nn.ModuleList([Values(), Values(2)]), ShapeError, r"float32 \(2, 2\)"),
         (lambda spec: Values().half(), ConfigError, "`critic` has the type torch.float16"),
         (3, ConfigError, "`critic` is an int; an nn.Module"),
+        ((Values(), Values()), ConfigError, "`critic` is a tuple; .* are an `nn.ModuleList`"),
     ],
 )
 def test_critics_that_do_not_fit_are_refused(make, error, message):
