@@ -46,12 +46,14 @@ from ding_lite.rl.replay.rollouts import Minibatch, join_rollouts, merged, on_de
 from ding_lite.rl.seeding import make_rng
 from ding_lite.rl.spec import EnvSpec, within
 from ding_lite.rl.torch_random import TorchRandom
-from ding_lite.rl.weights.compiled import Compile
+from ding_lite.rl.weights.compiled import Compile, Inputs, Outputs
 from ding_lite.rl.weights.flat import FlatWeights
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer
 
 ConfigT = TypeVar("ConfigT", bound=ActorCriticConfig)
+_COLUMNS = ("obs", "action", "log_prob_B", "advantage_B", "target_B")
+"""The columns of a minibatch that an update reads, besides its sequences."""
 _ADAM_EPS = 1e-5
 """Larger than Adam's default, as is usual here: gradients are noisy and may be tiny."""
 
@@ -94,7 +96,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             device: The device of the network, as PyTorch names it.
             compile: `"torch"` compiles the network for updates, by `torch.compile`; a function
                 such as `partial(torch.compile, mode="max-autotune")` by that. `"graph"` captures
-                the updates of `PPO` on a GPU as CUDA graphs.
+                updates on a GPU as CUDA graphs.
 
         Raises:
             ConfigError: If there is no such device, a setting does not fit the environment, or the
@@ -223,10 +225,32 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             if request.action is not None:
                 log_prob_B = self._distribution.likelihood(outputs_BD, request.action).log_prob_B
             return ForwardResult(value_B, log_prob_B, behind_TNS, kept)
+        if self._graph is not None:
+            return self._replay(request.steps)
         rows = self._rows_of(request.steps)
         values = self._write_gradient(rows, request.steps, request.seen)
         if not self._stops(values):
             values["grad_norm"] = self._improve(values["loss"])
+        return values
+
+    def _replay(self, steps: Minibatch) -> dict[str, Number]:
+        """Answer `Descend` by a captured update, which computes its outputs itself."""
+        inputs = {name: getattr(steps, name) for name in _COLUMNS}
+        if steps.recurrence is not None:
+            inputs |= {"state_NS": steps.recurrence.state_NS, "ended_TN": steps.recurrence.ended_TN}
+        self._optimizer.lr = self._lr_at(self.train_iter)
+        values = self._run_update(inputs, rows=self._rows_of(steps))
+        self._note_skip(values.pop("skip"))
+        self.train_iter += 1
+        return values
+
+    def _update(self, inputs: Inputs, *, rows: Rows) -> Outputs:
+        columns = {name: inputs[name] for name in _COLUMNS}
+        has_memory = "state_NS" in inputs
+        recurrence = Recurrence(inputs["state_NS"], inputs["ended_TN"]) if has_memory else None
+        values = self._write_gradient(rows, Minibatch(**columns, recurrence=recurrence))
+        values["grad_norm"], values["skip"] = self._clipped(values["loss"], self._grad_P)
+        self._optimizer.step(self._grad_P, skip=values["skip"])
         return values
 
     @renamed_argument("unrolls", "rollouts")

@@ -26,14 +26,10 @@ from ding_lite.rl.policies.rollout_updates import (
     values_of,
     with_gae,
 )
-from ding_lite.rl.recorded.actor_critic import Recurrence
 from ding_lite.rl.replay.rollouts import Minibatch
-from ding_lite.rl.weights.compiled import CapturedUpdate, Inputs, Outputs
+from ding_lite.rl.weights.compiled import CapturedUpdate
 from ding_lite.settings.config import suggests
 from ding_lite.settings.rules import COUNT, SHARE, positive, setting
-
-_COLUMNS = ("obs", "action", "log_prob_B", "advantage_B", "target_B")
-"""The columns of a minibatch that an update reads, besides its sequences."""
 
 
 @suggests
@@ -91,7 +87,7 @@ class PPO(ActorCriticPolicy[PPOConfig]):
         values: dict[str, Number] = {}
         for _ in range(self.config.epochs):
             for part in steps.split(self.config.batch_size, self._rng):
-                values = self._replay(part) if self._graph is not None else (yield Descend(part))
+                values = yield Descend(part)
                 if "grad_norm" not in values:
                     return values
         return values
@@ -133,23 +129,3 @@ class PPO(ActorCriticPolicy[PPOConfig]):
                 "of them before its step. Leave one of the two out."
             )
         return super()._captured()
-
-    def _replay(self, part: Minibatch) -> dict[str, Number]:
-        inputs = {name: getattr(part, name) for name in _COLUMNS}
-        if part.recurrence is not None:
-            inputs |= {"state_NS": part.recurrence.state_NS, "ended_TN": part.recurrence.ended_TN}
-        self._optimizer.lr = self._lr_at(self.train_iter)
-        values = self._run_update(inputs, rows=self._rows_of(part))
-        self._note_skip(values.pop("skip"))
-        self.train_iter += 1
-        return values
-
-    def _update(self, inputs: Inputs, *, rows: Rows) -> Outputs:
-        columns = {name: inputs[name] for name in _COLUMNS}
-        recurrence = (
-            Recurrence(inputs["state_NS"], inputs["ended_TN"]) if "state_NS" in inputs else None
-        )
-        values = self._write_gradient(rows, Minibatch(**columns, recurrence=recurrence))
-        values["grad_norm"], values["skip"] = self._clipped(values["loss"], self._grad_P)
-        self._optimizer.step(self._grad_P, skip=values["skip"])
-        return values

@@ -26,6 +26,7 @@ from ding_lite.rl import (
     A2C,
     DDPG,
     DQN,
+    IMPALA,
     PPO,
     SAC,
     TD3,
@@ -35,6 +36,7 @@ from ding_lite.rl import (
     TorchPolicyConfig,
 )
 from ding_lite.rl.networks import activations, layers
+from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.base import open_policy
 from ding_lite.rl.policies.box_policy import BoxPolicy
 from ding_lite.rl.weights import compiled, flat
@@ -210,12 +212,23 @@ def test_captured_updates_of_own_actors_and_critics_are_those_without(captured) 
 
 
 @pytest.mark.parametrize("memory", [None, pytest.param("gru", marks=pytest.mark.slow)])
-def test_captured_updates_of_ppo_are_those_without(memory: Any, captured) -> None:
-    config = PPOConfig(hidden=(8,), batch_size=6, epochs=2, memory=memory, memory_size=4)
-    config = replace(config, lr_end=1e-4, lr_updates=20)
-    policy, recorder = captured(PPO, CARTPOLE, config)
-    plain = PPO(CARTPOLE, config)
-    for seed in range(3):
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        (PPO, {"batch_size": 6, "epochs": 2}),
+        (A2C, {}),
+        (IMPALA, {"clip": 0.3}),
+        (IMPALA, {"batch_size": 6}),
+    ],
+)
+def test_captured_updates_from_rollouts_are_those_without(
+    kind: Any, more: dict[str, Any], memory: Any, captured
+) -> None:
+    config: dict[str, Any] = {"hidden": (8,), "memory": memory, "memory_size": 4}
+    config |= {"lr_end": 1e-4, "lr_updates": 20, **more}
+    policy, recorder = captured(kind, CARTPOLE, config)
+    plain = kind(CARTPOLE, config)
+    for seed in range(6):
         rollout = draw_rollout(seed, CARTPOLE, num_steps=3)
         if memory:
             shape = (rollout.reward.shape[1], policy.state_size)
@@ -257,17 +270,19 @@ class MetaRecorder(TorchDispatchMode):
         return (lambda: None), found
 
 
-@pytest.mark.parametrize("kind", [DQN, PPO, DDPG, TD3, SAC])
+@pytest.mark.parametrize("kind", [DQN, A2C, PPO, IMPALA, DDPG, TD3, SAC])
 def test_a_captured_update_reads_nothing_of_the_host(kind: Any, monkeypatch) -> None:
     recorder = MetaRecorder()
     monkeypatch.setattr(compiled, "has_graphs", lambda _: True)
     monkeypatch.setattr(open_policy, "CudaRecorder", lambda _: recorder)
     spec = PENDULUM if issubclass(kind, BoxPolicy) else CARTPOLE
-    policy = kind(spec, {"batch_size": 6}, device="meta", compile="graph")
+    sizes = {} if kind is A2C else {"batch_size": 6}
+    policy = kind(spec, sizes, device="meta", compile="graph")
     for seed in range(8):
-        draw = draw_rollout if kind is PPO else draw_prioritized
-        batch = draw(seed, spec=spec, **{"num_steps": 2} if kind is PPO else {"size": 6})
-        policy.learn([batch] if kind is PPO else batch)
+        if issubclass(kind, ActorCriticPolicy):
+            policy.learn([draw_rollout(seed, spec, num_steps=2)])
+        else:
+            policy.learn(draw_prioritized(seed, spec=spec, size=6))
     assert recorder.num_recorded == (2 if kind is TD3 else 1)
 
 
@@ -287,11 +302,8 @@ def test_what_cannot_be_captured_is_refused_with_what_to_do(captured) -> None:
         captured(DQN, CARTPOLE, optimizer=torch.optim.SGD)
     with pytest.raises(ConfigError, match="`target_kl` the host looks"):
         captured(PPO, CARTPOLE, PPOConfig(target_kl=0.1))
-    for kind in (A2C, Regression):
-        with pytest.raises(
-            ConfigError, match=rf"SAC and PPO, and those of {kind.__name__} .*torch"
-        ):
-            captured(kind, CARTPOLE)
+    with pytest.raises(ConfigError, match=r"those of Regression cannot be captured.*torch"):
+        captured(Regression, CARTPOLE)
     policy, _ = captured(DQN, CARTPOLE)
     policy.reduce_gradient = lambda _: None
     with pytest.raises(ConfigError, match="averages its gradients"):
@@ -400,11 +412,17 @@ def test_on_a_gpu_captured_updates_are_those_without(own: bool) -> None:
     for seed in range(14):
         found, expected = policy.learn(of_cartpole(seed)), plain.learn(of_cartpole(seed))
         assert dict(found) == pytest.approx(dict(expected), rel=1e-3, abs=1e-4)
-    ppo = PPO(CARTPOLE, PPOConfig(batch_size=8), device="cuda", compile="graph")
-    plain_ppo = PPO(CARTPOLE, PPOConfig(batch_size=8), device="cuda")
-    for seed in range(3):
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", [A2C, PPO, IMPALA])
+def test_on_a_gpu_captured_updates_from_rollouts_are_those_without(kind: Any) -> None:
+    config = {} if kind is A2C else {"batch_size": 8}
+    policy = kind(CARTPOLE, config, device="cuda", compile="graph")
+    plain = kind(CARTPOLE, config, device="cuda")
+    for seed in range(6):
         rollouts = [draw_rollout(seed, CARTPOLE, num_steps=8)]
-        found, expected = ppo.learn(rollouts), plain_ppo.learn(rollouts)
+        found, expected = policy.learn(rollouts), plain.learn(rollouts)
         assert dict(found) == pytest.approx(dict(expected), rel=1e-2, abs=1e-3)
 
 

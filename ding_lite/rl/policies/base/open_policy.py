@@ -381,8 +381,8 @@ class OpenPolicy(ABC):
     def _captured(self) -> CapturedUpdate:
         if not hasattr(self, "_update"):
             raise ConfigError(
-                f'`compile="graph"` captures the updates of DQN, DDPG, TD3, SAC and PPO, and those '
-                f'of {type(self).__name__} cannot be captured. Take `compile="torch"`, or leave it '
+                f'`compile="graph"` captures the updates of policies of this package, and those of '
+                f'{type(self).__name__} cannot be captured. Take `compile="torch"`, or leave it '
                 f"out."
             )
         check_captures(self.device, optimizer=self._parts.get("optimizer"))
