@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -30,10 +31,12 @@ from ding_lite.rl.reward_norm import RewardNorm
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.settings.rules import check_all, whole
+from ding_lite.settings.rules import check_all, finite, positive, whole
 
 logger = logging.getLogger(__name__)
 
+_ROUNDING = 1e-9
+"""Added to sums of fractions of updates, so that ten tenths are one."""
 END_S = 3.0
 """Maximum seconds from the loss of a learner to the message that the job ends."""
 
@@ -43,7 +46,7 @@ def train(
     replay: Replay | EpisodeBuffer | None = None,
     *,
     batch_size: int | None = None,
-    updates: int = 1,
+    updates: float = 1,
     beta: Schedule | None = None,
     normalize_rewards: Envs | None = None,
 ) -> Middleware:
@@ -63,8 +66,8 @@ def train(
     them.
 
     Context:
-        reads: env_step (for beta), train_iter, trajectories (for an ActorCritic), transitions \
-(without a replay), warming_up
+        reads: env_step (for beta), total_step, train_iter, trajectories (for an ActorCritic), \
+transitions (without a replay), warming_up
         writes: train_data, train_iter, train_output, metrics (what the policy reports)
         keeps: train_iter
 
@@ -74,8 +77,9 @@ def train(
         batch_size: Transitions in an update; the policy's own setting by default. Larger is less
             noisy and costs more; 32 to 256 is usual.
         updates: Updates in a step. More learns more from each env step, and too many overfit the
-            data in the replay; one update for every 1 to 16 env steps is usual. An `Agent` with a
-            `learn_every` instead makes one update for every `learn_every` of its own env steps.
+            data in the replay; one update for every 1 to 16 env steps is usual. Of a number that is
+            not whole, fractions of several steps add up. An `Agent` with a `learn_every` instead
+            makes one update for every `learn_every` of its own env steps.
         beta: The exponent of importance weights, as a function of the env step; or of the update on
             a node that makes no env steps, and with a replay that other nodes fill, so that all
             learners use the same. `linear(0.4, 1.0, steps=...)` over the steps of the whole run is
@@ -94,7 +98,7 @@ def train(
     check_has(policy, "learn", "policy")
     is_searched = "batch_size" in getattr(policy, "searched", ())
     check_all(
-        whole(1, updates=updates),
+        positive(updates=updates) or finite(updates=updates),
         [f"`batch_size` is searched, and was given to `train`, too: {batch_size}. Leave one out"]
         if is_searched and batch_size is not None
         else [],
@@ -152,7 +156,7 @@ class TrainFromReplay(Train):
         policy: Policy,
         replay: Replay | None,
         batch_size: int | None,
-        updates: int,
+        updates: float,
         beta: Schedule | None,
         norm: RewardNorm | None,
     ) -> None:
@@ -177,12 +181,16 @@ class TrainFromReplay(Train):
         """Return the current batch size; ConfigError if it exceeds the replay's capacity."""
         return _batch_size(self.policy, self.replay, self._batch_size)
 
-    def num_updates(self) -> int:
+    def num_updates(self, ctx: Context) -> int:
         """Return the number of updates that are due; call it once per step."""
-        if self._agent is None:
-            return self._updates
-        due = self._agent.take_updates()
-        return self._updates if self._agent.learn_every is None else due
+        if self._agent is not None:
+            due = self._agent.take_updates()
+            if self._agent.learn_every is not None:
+                return due
+        return self._updates_before(ctx.total_step + 1) - self._updates_before(ctx.total_step)
+
+    def _updates_before(self, step: int) -> int:
+        return math.floor(self._updates * step + _ROUNDING)
 
     def sample(self, count: int, **beta: float) -> Transitions:
         """Sample `count` transitions of the replay, with normalised rewards if that is set."""
@@ -193,7 +201,7 @@ class TrainFromReplay(Train):
     def _learn(self, ctx: Context) -> None:
         if self._agent is not None:
             self._size = self.size()
-        updates, train_iter = self.num_updates(), ctx.train_iter
+        updates, train_iter = self.num_updates(ctx), ctx.train_iter
         available = ctx.get("transitions", ()) if self.replay is None else self.replay
         if len(available) < self._size or ctx.get("warming_up"):
             if self.replay is not None and not len(available):
@@ -202,13 +210,13 @@ class TrainFromReplay(Train):
         for update in range(updates):
             batch = self._batch(ctx)
             if batch is None:
-                return
+                break
             ctx.train_output = self.policy.learn(batch)
             ctx.train_data = batch
             ctx.train_iter = train_iter + update + 1
             if self._prioritized is not None and update < updates - 1:
                 give_back(self._prioritized, ctx.train_data, ctx.train_output)
-        if updates:
+        if ctx.train_iter > train_iter:
             metrics = unread(ctx.train_output)
             ctx.metrics.update({name: metrics[name] for name in metrics if name != "td_error"})
 
@@ -304,7 +312,7 @@ def _learner(policy: Policy) -> Policy:
 
 
 def _check_takes_rollouts(
-    policy: ActorCritic, replay: object, batch_size: int | None, updates: int
+    policy: ActorCritic, replay: object, batch_size: int | None, updates: float
 ) -> None:
     name = type(policy).__name__
     if replay is not None or batch_size is not None:

@@ -166,7 +166,7 @@ class TurnsConfig(EvolutionConfig, ABC):
         """Add the middleware by which agents collect into the replay and learn from it."""
         steps, measured = self.turn_steps(envs.num_envs), self.normalizer(envs)
         is_fixed = LEARN_EVERY not in search.parameters
-        updates = max(1, round(steps * self.update_ratio)) if is_fixed else 1
+        updates = steps * self.update_ratio if is_fixed else 1
 
         def turn(agent: Agent) -> list[Middleware]:
             collect = mw.collect(agent, envs, steps=steps)
@@ -185,7 +185,7 @@ class ReplayEvolutionConfig(TurnsConfig):
     """Maximum number of transitions in the replay. More keeps older transitions and takes more
     memory."""
     warmup: int = setting(1_000, NATURAL)
-    """Random env steps before the first update."""
+    """Random env steps before the first update, at most a quarter of `max_env_steps`."""
 
     def check_sizes(self, envs: Envs, policy: Policy) -> None:
         check_replay_sizes(envs, policy, capacity=self.capacity)

@@ -218,7 +218,7 @@ class OffPolicyConfig(SingleConfig):
 
     def learn(self, task: Task, policy: Policy, envs: Envs, *, seed: int) -> dict[str, Stateful]:
         steps = self.steps_per_update(envs.num_envs)
-        updates = max(1, round(steps * self.update_ratio))
+        updates = steps * self.update_ratio
         alpha, beta = self.priority_alpha, self.priority_beta
         replay = ReplayBuffer(envs.spec, capacity=self.capacity, seed=seed)
         if self.prioritized:
@@ -253,7 +253,7 @@ class SequenceConfig(SingleConfig):
 
     def learn(self, task: Task, policy: Policy, envs: Envs, *, seed: int) -> dict[str, Stateful]:
         steps = self.steps_per_update(envs.num_envs)
-        updates = max(1, round(steps * self.update_ratio))
+        updates = steps * self.update_ratio
         episodes = make_episode_buffer(envs, policy, capacity=self.capacity, seed=seed)
         task.use(mw.collect(policy, envs, steps=steps))
         task.use(mw.add_to(episodes))

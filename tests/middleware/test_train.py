@@ -47,6 +47,25 @@ def test_a_step_makes_as_many_updates_as_asked(policy: DQN, filled: ReplayBuffer
     assert not torch.equal(before, flat(policy))
 
 
+@pytest.mark.parametrize(
+    ("updates", "expected"),
+    [(0.4, [0, 0, 1, 1, 2, 2, 2, 3, 3, 4]), (1.5, [1, 3, 4, 6]), (0.1, [0] * 9 + [1]), (2, [2, 4])],
+)
+def test_fractions_of_updates_add_up(
+    policy: DQN, filled: ReplayBuffer, updates: float, expected: list[int]
+) -> None:
+    made: list[int] = []
+    train = mw.train(policy, filled, updates=updates)
+    run_steps(train, lambda ctx: made.append(ctx.train_iter), steps=len(expected))
+    assert made == expected
+
+
+@pytest.mark.parametrize("updates", [0, -1, float("nan"), float("inf"), "3"])
+def test_updates_are_a_number_above_0(policy: DQN, filled: ReplayBuffer, updates: Any) -> None:
+    with pytest.raises(ConfigError, match=r"`updates` is .*; it must"):
+        mw.train(policy, filled, updates=updates)
+
+
 def test_nothing_is_learned_from_less_than_a_batch(policy, envs, replay) -> None:
     before = flat(policy)
     run_step(mw.random_warmup(envs, replay, steps=4))

@@ -68,3 +68,15 @@ def test_steps_are_as_many_as_updates_need() -> None:
 
     assert [steps(1.0, 8), steps(0.125, 8), steps(0.25, 1), steps(1 / 16, 8)] == [8, 8, 4, 16]
     assert [steps(4.0, 8), steps(1 / 3, 2), steps(0.1, 3)] == [8, 4, 12]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "num_envs"), [(0.75, 1), (0.6, 1), (1.5, 1), (0.19, 8), (0.4, 4)]
+)
+def test_updates_are_as_many_as_the_ratio_asks(ratio: float, num_envs: int) -> None:
+    result = ding_lite.train(
+        "dqn", "CartPole-v1", max_env_steps=600, warmup=100, batch_size=2, hidden=(4,), quiet=True,
+        update_ratio=ratio, num_envs=num_envs, target=500.0,
+    )  # fmt: skip
+    steps = result.numbers["env_steps"] - result.numbers.get("eval_env_steps", 0)
+    assert result.numbers["train_iter"] == pytest.approx(ratio * (steps - 100), abs=2 + ratio)

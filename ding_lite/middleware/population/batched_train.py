@@ -74,12 +74,15 @@ def _replay_key(train: TrainFromReplay, ctx: Context) -> Hashable | None:
 
 
 def _learn_from_replay(
-    stack: Stack[Any], policies: Sequence[Policy], trains: Sequence[TrainFromReplay], _: object
+    stack: Stack[Any],
+    policies: Sequence[Policy],
+    trains: Sequence[TrainFromReplay],
+    contexts: Sequence[Context],
 ) -> Sequence[UpdateResult]:
     sizes, replay = [train.size() for train in trains], trains[0].replay
     if replay is None or len(replay) < len(trains) * max(sizes):
         return ()
-    updates = [train.num_updates() for train in trains]
+    updates = [train.num_updates(ctx) for train, ctx in zip(trains, contexts, strict=True)]
     return stack.learn(policies, sizes, updates, trains[0].sample)
 
 
