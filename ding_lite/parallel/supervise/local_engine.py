@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import spawn
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from ding_lite.clock import Deadline
@@ -190,8 +191,8 @@ class LocalEngine:
         try:
             while connection is not None and connection.poll():
                 report = _receive(connection, spec.node_id)
-                if isinstance(report, Failed) and not isinstance(report, _Unreadable):
-                    report = replace(report, error=_receive_error(connection))
+                if isinstance(report, Failed) and report.pickled is not None:
+                    report = replace(report, error=_unpickled(report.pickled), pickled=None)
                 yield spec.node_id, report
                 if report == Entered(IMPORTING):
                     self._send_work(child, connection)
@@ -272,11 +273,11 @@ def _receive(connection: Connection[Any, Any], node_id: int) -> Any:
         return _Unreadable(RUNNING, "ConfigError", str(error), "", error)
 
 
-def _receive_error(connection: Connection[Any, Any]) -> BaseException | None:
+def _unpickled(error: bytes) -> BaseException | None:
     try:
-        error: BaseException | None = connection.recv()
-        return error
-    except Exception:  # noqa: BLE001 - the node has died, or its error cannot be unpickled
+        found: BaseException = ForkingPickler.loads(error)
+        return found
+    except Exception:  # noqa: BLE001 - its class may raise anything
         return None
 
 

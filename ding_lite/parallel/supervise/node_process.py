@@ -80,7 +80,9 @@ class Failed:
     message: str
     traceback: str
     error: BaseException | None = None
-    """The error itself, if it can be pickled; it follows as a separate message."""
+    """The error itself, if it can be passed on."""
+    pickled: bytes | None = None
+    """The pickled error, on its way to the launcher."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,10 @@ def execute(router: NodeRouter, command: Command) -> None:
             router.links.redial(node_id, address)
         case Finish():
             router.finish()
+
+
+PICKLING_S = 1.0
+"""Seconds that a node has to pickle the error that has ended it; it is reported without then."""
 
 
 class NodeProcess(ForkProcess):
@@ -274,13 +280,22 @@ class NodeProcess(ForkProcess):
         text = format_error(error)
         kind = type(error).__qualname__
         with suppress(OSError):  # the launcher has ended
-            self._connection.send(Failed(self._stage, kind, _message_of(error), text))
-            try:
-                self._connection.send(error)
-            except OSError:
-                raise
-            except Exception:  # noqa: BLE001 - whatever its own `__reduce__` may raise
-                self._connection.send(None)
+            message, pickled = _message_of(error), _pickled(error)
+            self._connection.send(Failed(self._stage, kind, message, text, pickled=pickled))
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    """Pickle an error; None if that raises or takes long, as its `__reduce__` may do anything."""
+    found: list[bytes] = []
+
+    def pickle() -> None:
+        with suppress(Exception):
+            found.append(bytes(ForkingPickler.dumps(error)))
+
+    thread = threading.Thread(target=pickle, name="ding_lite-error", daemon=True)
+    thread.start()
+    thread.join(PICKLING_S)
+    return found[0] if found else None
 
 
 def _message_of(error: BaseException) -> str:
