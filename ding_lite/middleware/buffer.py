@@ -32,8 +32,9 @@ def add_to(
         replay: Any object with `add(transitions)` and `len()`. An `EpisodeBuffer` accepts
             transitions of one env step each; with a `state_size`, those of a policy with memory.
         priority: Computes the priority of each transition, [B], before it is added, like the
-            collectors of Ape-X: `priority=policy.td_errors`. The absolute value is used. By default
-            a new transition has the highest priority of the replay.
+            collectors of Ape-X: `priority=policy.td_errors` (DQN and `TorchPolicy`; other
+            collectors have no critics). The absolute value is used. By default a new transition has
+            the highest priority of the replay.
 
     Raises:
         ConfigError: `replay` is no replay, or does not accept priorities.

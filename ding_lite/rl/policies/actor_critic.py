@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
@@ -203,8 +204,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
 
     def _answered(self, updates: Updates[FoundT]) -> FoundT:
         answer: Any = None
-        # A loss that is not finite raises.
-        with np.errstate(over="ignore", invalid="ignore"):
+        with _unchecked():
             while True:
                 try:
                     request = updates.send(answer)
@@ -256,7 +256,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     @renamed_argument("unrolls", "rollouts")
     def gradients(self, rollouts: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
         """Compute the gradient of all env steps at once, [P], and its metrics; change nothing."""
-        with self._keeping_buffers():
+        with self._keeping_buffers(), _unchecked():
             steps, seen = self._answered(self._rows(self._ready(self._joined(rollouts))))
             values = self._write_gradient(self._rows_of(steps), steps, seen)
         return self._grad_P.clone(), self._metrics(values)
@@ -399,6 +399,11 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             self.check_finite(values["loss"])
         self._net.backward(saved, *grads)
         return values
+
+
+def _unchecked() -> AbstractContextManager[object]:
+    """Let numbers overflow: a loss that is not finite raises."""
+    return np.errstate(over="ignore", invalid="ignore")
 
 
 def updates_of(

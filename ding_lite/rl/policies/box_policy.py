@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import FloatArray, NumpyArray, Transitions, to_numpy
 from ding_lite.rl.formulas.returns import bootstrapped_targets
 from ding_lite.rl.formulas.rows import Rows
@@ -84,6 +85,8 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
 
     config: ConfigT
     _config_type: type[ConfigT]
+    _without_critics_at: int | None = None
+    """The `train_iter` at which the weights of an actor alone were loaded."""
     _saved_networks = ("weights", "target")
     form: ClassVar[BoxForm[Any]]
     """The networks of the algorithm."""
@@ -283,12 +286,21 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             values["td_error"] = abs(error_E1B[:, 0]).mean(0)
         return values
 
+    def load_weights(self, weights: Mapping[str, Any]) -> None:
+        """Load the weights of an actor, as another policy's `weights` returned them.
+
+        Raises:
+            ShapeError: If a name or a shape is not this policy's. Then nothing is changed.
+        """
+        super().load_weights(weights)
+        self._without_critics_at = self.train_iter
+
     def td_errors(self, transitions: Transitions) -> FloatArray:
         """Compute the distance of transitions' values from their targets, without learning.
 
-        Collectors of Ape-X use it for initial priorities (Horgan et al. 2018, arXiv:1803.00933):
-        `mw.add_to(replay, priority=policy.td_errors)`. Where targets are noisy, as in TD3 and SAC,
-        the noise is that of the next update, and the random stream does not advance.
+        `mw.add_to(replay, priority=policy.td_errors)` uses them for initial priorities. Where
+        targets are noisy, as in TD3 and SAC, the noise is that of the next update, and the random
+        stream does not advance.
 
         Args:
             transitions: B transitions, arrays or tensors.
@@ -297,8 +309,16 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             Absolute errors, [B] float32, averaged over the critics, as in `learn`.
 
         Raises:
+            ConfigError: If the policy has loaded the weights of another actor, and has not learned
+                since: its critics know nothing of that actor.
             ShapeError: If the observations are not those of the policy's environment.
         """
+        if self._without_critics_at == self.train_iter:
+            raise ConfigError(
+                f"The weights that this {type(self).__name__} has loaded are of an actor, without "
+                f"the critics that errors need. Leave `priority` out on collectors: new "
+                f"transitions then get the highest priority."
+            )
         count = len(transitions)
         if not count:  # the first steps complete no transition of n steps
             return np.zeros(0, dtype=np.float32)
@@ -402,7 +422,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
     def _load_networks(self, state: Mapping[str, Any]) -> None:
         norm, weights = read_norm(state["weights"], self.spec, self._norm)
         self._networks.load_state_dict({"weights": weights, "target": state["target"]})
-        self._norm = norm
+        self._norm, self._without_critics_at = norm, None
 
 
 def update_critics(

@@ -355,6 +355,16 @@ class DQN(OpenPolicy):
             target_P.lerp_(weights_P, tau if skip is None else tau * (1.0 - skip))
             self._target_net.copy_buffers(self._q_net)
 
+    def load_weights(self, weights: Mapping[str, Any]) -> None:
+        """Load the weights that another policy's `weights` returned, into the target network too.
+
+        Raises:
+            ShapeError: If a name or a shape is not this policy's. Then nothing is changed.
+        """
+        super().load_weights(weights)
+        self._target_net.weights.flat.copy_(self._q_net.weights.flat)
+        self._target_net.copy_buffers(self._q_net)
+
     @property
     def lr(self) -> float:
         """The step size of the last update."""

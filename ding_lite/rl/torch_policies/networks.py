@@ -53,7 +53,13 @@ class Follower:
         """Move the copy if it is due after so many updates; a `skip` of 1.0 leaves it unchanged."""
         if updates % self._every:
             return
-        tau = self._tau if skip is None else self._tau * (1.0 - skip)
+        self._move_by(self._tau if skip is None else self._tau * (1.0 - skip))
+
+    def copy(self) -> None:
+        """Copy the network."""
+        self._move_by(1.0)
+
+    def _move_by(self, tau: float | Tensor) -> None:
         self.flat.weights.flat.lerp_(self._leader_P, tau)
         if target := self.flat.buffers:
             source = self._networks.buffers

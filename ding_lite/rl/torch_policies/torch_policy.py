@@ -381,6 +381,16 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     def _acting_net(self) -> FlatModule:
         return self._flat
 
+    def load_weights(self, weights: Mapping[str, Any]) -> None:
+        """Load the weights that another policy's `weights` returned, into the targets too.
+
+        Raises:
+            ShapeError: If a name or a shape is not this policy's. Then nothing is changed.
+        """
+        super().load_weights(weights)
+        for follower in self._followers:
+            follower.copy()
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned.
 

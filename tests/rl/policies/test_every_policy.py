@@ -493,6 +493,41 @@ def test_gradients_that_would_leave_running_means_behind_are_refused(name: str) 
     check_equal(policy.weights(), before)
 
 
+@pytest.mark.parametrize("name", ["own ppo", "own a2c"])
+def test_gradients_of_a_broken_batch_change_nothing(name: str) -> None:
+    policy = make(name)
+    before = policy.weights()
+    [rollout] = lesson(policy, 0)
+    with pytest.raises(NonFiniteError):
+        policy.gradients([replace(rollout, reward=np.full_like(rollout.reward, np.inf))])
+    check_equal(policy.weights(), before)
+
+
+@pytest.mark.parametrize("name", ["dqn", "dueling dqn", "own algorithm"])
+def test_a_collector_computes_errors_by_the_weights_that_it_has_fetched(name: str) -> None:
+    learner, collector = make(name), make(name)
+    for seed in range(5):
+        learner.learn(draw_prioritized(seed, spec=learner.spec))
+    collector.load_weights(learner.weights())
+    synchronized = learner.clone()
+    synchronized.load_weights(learner.weights())
+    drawn = draw_prioritized(7, spec=learner.spec)
+    np.testing.assert_allclose(
+        collector.td_errors(drawn), synchronized.td_errors(drawn), rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", ["ddpg", "td3 normalized", "sac"])
+def test_a_collector_without_critics_computes_no_errors(name: str) -> None:
+    learner, collector = make(name), make(name)
+    drawn = draw_prioritized(7, spec=learner.spec)
+    collector.load_weights(learner.weights())
+    with pytest.raises(ConfigError, match="of an actor, without the critics"):
+        collector.td_errors(drawn)
+    collector.load_state_dict(learner.state_dict())
+    np.testing.assert_array_equal(collector.td_errors(drawn), learner.td_errors(drawn))
+
+
 @pytest.mark.parametrize(
     "name", ["dqn", "dueling dqn", "ddpg", "td3 normalized", "sac", "own algorithm"]
 )

@@ -65,11 +65,15 @@ class GradientPolicy(OpenPolicy):
     @contextmanager
     def _keeping_buffers(self) -> Iterator[None]:
         before = {name: buffer.clone() for name, buffer in self._acting_net.buffers.items()}
-        yield
-        buffers = self._acting_net.buffers  # read again, as the network may have replaced them
-        changed = [name for name, old in before.items() if not torch.equal(old, buffers[name])]
-        for name, old in before.items():
-            buffers[name].copy_(old)
+        changed = []
+        try:
+            yield
+        finally:
+            buffers = self._acting_net.buffers  # read again: the network may have replaced them
+            for name, old in before.items():
+                if not torch.equal(old, buffers[name]):
+                    changed.append(name)
+                    buffers[name].copy_(old)
         if changed:
             raise ConfigError(
                 f"The buffers {', '.join(map(repr, changed))} of the network change while it "
