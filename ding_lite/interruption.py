@@ -125,3 +125,10 @@ def words_of(error: BaseException) -> str:
         return str(error)
     except Exception as raised:  # noqa: BLE001 - the class of the error may be the user's
         return f"(no message: {type(raised).__name__} was raised instead)"
+
+
+def handle_as_new_program(signum: int) -> None:
+    """Handle a signal in a forked child, which has the handlers of its parent, by default."""
+    is_ctrl_c = signum == signal.SIGINT
+    signal.signal(signum, signal.default_int_handler if is_ctrl_c else signal.SIG_DFL)
+    signal.raise_signal(signum)

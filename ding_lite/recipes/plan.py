@@ -288,6 +288,11 @@ def _check_all_names(
     if not set(of_file) <= set(known):
         _check_program(in_file, program)
     _check_names(policy, of_file, known)
+    if in_file.searched is not None and "population" not in known:
+        raise ConfigError(
+            f"`search` in {in_file.place} is of `evolve`, which has agents to search with; `train` "
+            f"has one. Leave it out, or evolve."
+        )
 
 
 def _check_names(policy: str, given: Iterable[str], known: list[str]) -> None:

@@ -132,7 +132,10 @@ def read_config(path: Path) -> SavedOptions:
     """Read settings and options from a TOML file, or from the `config.json` of a run."""
     try:
         if path.suffix == ".json":
-            return _of_run(path, read_description(path))
+            described = read_description(path)
+            if not isinstance(described.get("config"), dict):
+                raise ValueError("it is no config.json of a run, as it has no `config`")
+            return _of_run(path, described)
         content = read_file(path, most=_MOST_BYTES)
         values = tomllib.loads(content.decode("utf-8-sig"))  # editors on Windows add a BOM
     except (OSError, ValueError, RecursionError) as error:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 import threading
@@ -27,7 +28,7 @@ from types import FrameType
 from typing import Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
-from ding_lite.interruption import Interruption
+from ding_lite.interruption import Interruption, handle_as_new_program
 from ding_lite.log import is_configured
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -99,10 +100,13 @@ def interruptible(
     the main one, where no handler can be set. `end` runs on a separate thread; `announce` prints
     that the run ends after this step.
     """
-    interruption = Interruption()
+    interruption, process = Interruption(), os.getpid()
     respond = partial(_announce, end=end) if announce else end
 
     def handle(signum: int, frame: FrameType | None) -> None:
+        if os.getpid() != process:  # `multiprocessing.Pool`, for one, ends its children by SIGTERM
+            handle_as_new_program(signum)
+            return
         now = clock.now()
         if signum == signal.SIGHUP:
             if interruption.signum is not None:

@@ -1,5 +1,6 @@
 """Environments in processes of their own: the same episodes, and no end without a word."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -83,6 +84,17 @@ def test_a_program_that_an_environment_starts_can_be_terminated():
 
     with make_envs("probe/Counter-v0", 2, mode="async", wrappers=[with_simulator]) as envs:
         assert envs.step(np.zeros(2, dtype=np.int64)).reward.tolist() == [signal.SIGTERM] * 2
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_an_environment_may_start_processes_and_end_them():
+    def with_pool(env):
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            [found] = pool.map(abs, [-7])
+        return gymnasium.wrappers.TransformReward(env, lambda _: float(found))
+
+    with make_envs("probe/Counter-v0", 2, mode="async", wrappers=[with_pool]) as envs:
+        assert envs.step(np.zeros(2, dtype=np.int64)).reward.tolist() == [7.0] * 2
 
 
 def test_a_wrapper_that_cannot_be_sent_is_refused():

@@ -137,6 +137,18 @@ def test_a_toml_file_names_arguments_and_imports(registering: str) -> None:
             read_config(file)
 
 
+def test_a_json_file_that_is_no_description_of_a_run_is_refused() -> None:
+    Path("mine.json").write_text('{"lr": 0.5, "seed": 7}')
+    with pytest.raises(ConfigError, match=r"it is no config\.json of a run.* A TOML file"):
+        make_plan("dqn", "CartPole-v1", {}, Choices(config="mine.json"))
+
+
+def test_a_search_is_refused_for_a_single_agent() -> None:
+    Path("mine.toml").write_text('search = {lr = "1e-4:1e-2:log"}\n')
+    with pytest.raises(ConfigError, match=r"`search` in mine\.toml is of `evolve`"):
+        make_plan("dqn", "CartPole-v1", {}, Choices(config="mine.toml"))
+
+
 def test_an_evolution_goes_on_and_is_repeated_with_its_search() -> None:
     bounds: Any = np.array([1e-3, 1e-2], np.float32)
     search = Search(

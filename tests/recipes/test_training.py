@@ -525,6 +525,19 @@ def test_a_policy_with_memory_learns_from_sequences_and_goes_on(tmp_path: Path) 
     assert policy.act(np.ones((2, 1), np.float32), explore=False, memory=memory).shape == (2,)
 
 
+def test_a_damaged_best_policy_is_found_before_the_run_goes_on(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"out": tmp_path, "smoke": True, "quiet": True}
+    ding_lite.train("dqn", "CartPole-v1", **given)
+    result = (tmp_path / "result.json").read_text()
+    [tensors] = (tmp_path / "best").glob("tensors-*")
+    tensors.write_bytes(tensors.read_bytes()[:10])
+    with pytest.raises(CheckpointError, match=r"damaged.*To go on without it, delete .*best"):
+        ding_lite.train("dqn", "CartPole-v1", resume=True, max_env_steps=2_600, **given)
+    assert (tmp_path / "result.json").read_text() == result
+    shutil.rmtree(tmp_path / "best")
+    ding_lite.train("dqn", "CartPole-v1", resume=True, max_env_steps=2_600, **given)
+
+
 class Summing(TorchPolicy[TorchPolicyConfig]):
     """Predicts rewards from sums of what it has seen; learns from sequences."""
 

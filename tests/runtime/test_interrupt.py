@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Self
 
@@ -226,6 +228,30 @@ def _run_and_tell(task: Task, announced: threading.Event) -> None:
 
     with task:
         task.use(tell).run()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
+def test_a_process_that_a_step_has_forked_ends_by_a_signal(signum: signal.Signals) -> None:
+    """The handlers of a run defer signals, and a forked process has them too."""
+
+    def step(_: Context) -> None:
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.write(writer, b"up")  # a signal before is lost: Python drops those of the parent
+            while True:
+                time.sleep(0.05)
+        assert os.read(reader, 2) == b"up"
+        os.kill(pid, signum)
+        os.close(reader)
+        os.close(writer)
+        ended.append(os.waitpid(pid, 0)[1])
+
+    ended: list[int] = []
+    with Task() as task:
+        task.use(step).run(max_step=2)
+    assert list(map(os.waitstatus_to_exitcode, ended)) == [-signum] * 2
 
 
 def test_handlers_are_as_before_when_a_run_has_ended() -> None:

@@ -38,7 +38,7 @@ from ding_lite.rl.networks.layers import Members
 from ding_lite.rl.recorded.box import action_gradient, joined
 from ding_lite.rl.recorded.traced import Function, Gradients, trace, trace_gradients
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.weights.flat_module import copied, hooks_of
+from ding_lite.rl.weights.flat_module import copied, has_hooks
 
 T = TypeVar("T")
 Shapes: TypeAlias = tuple[tuple[tuple[int, ...], Any], ...]
@@ -188,7 +188,7 @@ def architecture(module: nn.Module, *, has_memory: bool = False) -> Hashable | N
     """
     if next(module.buffers(), None) is not None:
         return None
-    if not all(each.requires_grad and not hooks_of(each) for each in module.parameters()):
+    if not all(each.requires_grad and not has_hooks(each) for each in module.parameters()):
         return None
     parts = []
     for name, part in module.named_modules():

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
-from ding_lite.errors import ConfigError, NodeFailed
+from ding_lite.errors import CheckpointError, ConfigError, NodeFailed
 from ding_lite.io.files import naming
 from ding_lite.io.importing import refuse_while_importing
 from ding_lite.log import passing_warnings, write_to_stderr
@@ -26,6 +26,7 @@ from ding_lite.recipes.runs.description import changed_versions, check_same, des
 from ding_lite.recipes.runs.results import last_row
 from ding_lite.recipes.runs.stages import Recorder, StageSeconds, seconds_by_stage
 from ding_lite.recipes.runs.verdict import JUDGED_EPISODES, explain_verdict, is_solved, play_verdict
+from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from ding_lite.rl.evaluation import Played
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.task import Task
@@ -158,6 +159,8 @@ class Run:
         """
         if not files.has_checkpoint(self.directory):
             return
+        if files.has_best(self.directory):
+            self._check_best()
         with passing_warnings(self.tell):
             counters = resume(parts, self.checkpoint)
         (self.directory / files.RESULT).unlink(missing_ok=True)
@@ -338,9 +341,23 @@ class Run:
             described["command"] = saved.get("command")
         if self.options.resume and not files.has_checkpoint(self.directory):
             if saved is not None:  # else the directory may be one of the user's
+                if (self.directory / files.RESULT).exists():
+                    raise ConfigError(
+                        f"The run in {self.shown} has ended, and its {files.CHECKPOINT}/ is gone, "
+                        f"so that it cannot go on. Choose another directory (`--out`, in Python "
+                        f"`out=`), or delete that run."
+                    )
                 files.begin_anew(self.directory)
             self.tell(f"There is no checkpoint in {self.shown} yet; the run begins.")
         files.describe(self.shown, described)
+
+    def _check_best(self) -> None:
+        try:
+            load_checkpoint(self.best)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{error} The end of the run needs it. To go on without it, delete {self.best}."
+            ) from error
 
     def tell(self, text: str) -> None:
         """Write a line to standard error, unless the run is quiet."""

@@ -226,7 +226,8 @@ class EnvMaker:
         except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
             raise missing_package(name, error) from error
         except BaseException as error:
-            if isinstance(error, TypeError) and (args or "argument" in str(error)):
+            is_wrong = isinstance(error, ValueError) and "max_episode_steps" in str(error)
+            if is_wrong or (isinstance(error, TypeError) and (args or "argument" in str(error))):
                 raise ConfigError(
                     f"{name} could not be made with the arguments {args}: {error}. Give others: "
                     f"env_args={{...}}, or --env-arg NAME=VALUE."

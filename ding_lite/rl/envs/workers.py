@@ -22,6 +22,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import RawArray
 from multiprocessing.util import Finalize
@@ -34,7 +35,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from ding_lite.cancellation import cancelled, is_cancelled
 from ding_lite.clock import LOOK_UP_S, SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError, DingLiteError, EnvError
-from ding_lite.interruption import is_interrupted
+from ding_lite.interruption import handle_as_new_program, is_interrupted
 from ding_lite.io.importing import only_programs_in_files
 from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray
 from ding_lite.rl.envs.checks.faults import fault_of
@@ -298,13 +299,19 @@ def _end_all(workers: list[_Worker], within: float, clock: Clock) -> None:
     workers.clear()
 
 
+def _ignore_in(process: int, signum: int, _frame: object) -> None:
+    if os.getpid() != process:  # a process that an environment has forked
+        handle_as_new_program(signum)
+
+
 def _work(pipe: Connection, memory: Sequence[Any], share: _Assignment) -> None:
     """Run commands from the pipe until it is closed; the main function of a worker process."""
     # Terminals, `timeout`, systemd and SLURM send them to all processes; the parent handles them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for signum in (signal.SIGTERM, signal.SIGHUP):
         # Not SIG_IGN: a program that an environment starts would inherit it, and never terminate.
-        signal.signal(signum, lambda *_: None)
+        signal.signal(signum, partial(_ignore_in, os.getpid()))
+    multiprocessing.current_process().daemon = False  # daemons may start no processes
     view = _view(memory, share.spec, share.num_envs)
     rows = _Arrays._make(array[share.rows] for array in view)
     try:

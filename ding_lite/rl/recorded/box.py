@@ -166,7 +166,7 @@ def made_critics(
                 else made_module(make, spec, seed=other, name="critic")
             )
             if module is modules[0]:
-                module = _initialised(copied(module), seed=other)
+                module = _initialised(module, seed=other)
             modules.append(module.to(device))
             _num_values(modules[-1], spec, 1, device=device)
             _check_different(modules[0], modules[-1])
@@ -237,13 +237,24 @@ def _columns(found: Any) -> Iterator[Tensor]:  # noqa: ANN401 - a tensor, or sev
 
 
 def _initialised(module: nn.Module, *, seed: int) -> nn.Module:
-    """Initialise anew the learned layers of a module that have `reset_parameters`."""
+    """Return a copy with its learned layers initialised anew; raise if it stays equal in a part."""
+    copy = copied(module)
     with seeded(seed, "critic"):
-        for part in module.modules():
-            reset = getattr(part, "reset_parameters", None)
-            if reset is not None and any(p.requires_grad for p in part.parameters(recurse=False)):
-                reset()
-    return module
+        for part in copy.modules():
+            names = ("reset_parameters", "_reset_parameters")
+            resets = [reset for name in names if (reset := getattr(part, name, None)) is not None]
+            if resets and any(p.requires_grad for p in part.parameters(recurse=False)):
+                resets[0]()
+    for (name, mine), theirs in zip(module.named_parameters(), copy.parameters(), strict=True):
+        is_constant = bool((mine == mine.flatten()[:1]).all())  # as the zeros of a bias
+        if mine.requires_grad and not is_constant and torch.equal(mine, theirs):
+            raise ConfigError(
+                f"The parameter {name!r} of `critic` ({type(module).__name__}) cannot be drawn "
+                f"anew for the second critic, as its layer has no `reset_parameters` that changes "
+                f"it. Give a function of the spec that makes a new module at each call, or an "
+                f"`nn.ModuleList` of both critics."
+            )
+    return copy
 
 
 def _check_different(one: nn.Module, other: nn.Module) -> None:

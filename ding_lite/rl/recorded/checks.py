@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError, ShapeError, kind_of
-from ding_lite.nest import leaves
+from ding_lite.nest import leaves, map_leaves
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import check_held, check_parameters, copied
 
 _NUM_SAMPLES = 2
-"""The number of observations of the first forward. With one, a missing axis of the batch would not
-be noticed."""
+"""The number of observations of the first forward; the next one has one observation."""
 
 
 def check_outputs(
@@ -83,6 +82,7 @@ def check_learning(
     num_learned: int = 0,
 ) -> None:
     """Run a copy of a module in training mode; raise unless it can be learned, and copied again."""
+    _check_rows(module, inputs, outputs, spec=spec, name=name)
     copy = copied(module).train()
     with torch.enable_grad(), warnings.catch_warnings(action="ignore"):
         found = _run(copy, inputs, spec=spec, name=name)
@@ -107,6 +107,25 @@ def check_learning(
         name=f"`{name}` ({type(module).__name__})",
     )
     copied(copy)  # some modules cannot be copied after a forward in training mode
+
+
+def _check_rows(
+    module: nn.Module,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    *,
+    spec: EnvSpec,
+    name: str,
+) -> None:
+    """Raise unless a single observation has a row of outputs; axes may be swapped, or dropped."""
+    found = run_once(module, map_leaves(_first_row, [*inputs]), spec=spec, name=name)
+    expected = [*map(_describe, map_leaves(_first_row, [*outputs]))]
+    if [*map(_describe, found)] != expected:
+        raise wrong_outputs(module, found, ", ".join(expected), spec=spec, name=name, count=1)
+
+
+def _first_row(value: Tensor) -> Tensor:
+    return value[:1]
 
 
 def _run(module: nn.Module, inputs: Sequence[Any], *, spec: EnvSpec, name: str) -> Sequence[Any]:
@@ -152,13 +171,15 @@ def wrong_outputs(
     name: str,
     when: str = "",
     hint: str = "",
+    count: int = _NUM_SAMPLES,
 ) -> ShapeError:
     tensors = [leaf for _, leaf in leaves(list(outputs)) if isinstance(leaf, Tensor)]
     if any(tensor.is_floating_point() and tensor.dtype != torch.float32 for tensor in tensors):
         hint = "Let `forward` return float32, with `.float()`, also when it uses `torch.autocast`."
     return ShapeError(
         f"`{name}` ({type(module).__name__}) returned {', '.join(map(_describe, outputs))} for "
-        f"{_NUM_SAMPLES} observations of {spec.env_id}{when and ' '}{when}; {expectation} was "
+        f"{count} observation{'s' * (count > 1)} of {spec.env_id}{when and ' '}{when}; "
+        f"{expectation} was "
         f"expected.{hint and ' '}{hint}"
     )
 

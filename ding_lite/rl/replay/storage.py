@@ -219,12 +219,19 @@ def check_shape(
 
 
 def check_kind(name: str, array: NumpyArray, dtype: np.dtype[Any], holder: str) -> None:
-    """Raise unless numbers of the array's kind can be stored as `dtype`."""
+    """Raise unless numbers of the array's kind, and its whole numbers, can be stored as `dtype`."""
     if not np.can_cast(array.dtype, dtype, "same_kind"):
         raise ShapeError(
             f"`{name}` is an array of {array.dtype}; {holder} keeps {dtype}, which cannot hold "
             f"that."
         )
+    if dtype.kind in "iu" and not np.can_cast(array.dtype, dtype) and array.size:
+        low, high, limits = array.min(), array.max(), np.iinfo(dtype)
+        if low < limits.min or high > limits.max:
+            raise ShapeError(
+                f"`{name}` has numbers from {low} to {high}; {holder} keeps {dtype}, which cannot "
+                f"hold that. Give the field a wider dtype."
+            )
 
 
 def _shown(state: object) -> str:

@@ -465,6 +465,8 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     def _as_actions(self, chosen: Tensor, count: int, *, explore: bool) -> NumpyArray:
         what = f"`choose` of {type(self).__name__} returned the actions"
         checked(chosen, (count, *self.spec.action_shape), what=what)
+        if self.spec.action_dtype is np.int64 and chosen.is_floating_point():
+            raise ShapeError(f"{what} as {chosen.dtype}; whole numbers were expected.")
         if explore:
             self.env_step += count
         actions: NumpyArray = chosen.cpu().numpy().astype(self.spec.action_dtype, copy=False)

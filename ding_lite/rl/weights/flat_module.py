@@ -23,6 +23,7 @@ from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat import FlatWeights, load_all
 
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 MakeModule: TypeAlias = nn.Module | Callable[[EnvSpec], nn.Module]
 """A module, or a function of the spec, such as a class, that makes one."""
 
@@ -84,6 +85,12 @@ class FlatModule:
             owner[key] = owner[key].contiguous()  # numbers of an expanded one share memory
         self.run: Callable[..., Any] = module
         """The function that updates call: the module, compiled or not."""
+        self._tree: list[tuple[dict[str, Any], str, object]] = [
+            (held, key, value)
+            for part in parts.values()
+            for held in (part._modules, part._parameters)
+            for key, value in held.items()
+        ]
         self._modes: list[dict[str, Any]] = [part.__dict__ for part in parts.values()]
         self._switches = all(
             "training" in vars(part) and getattr(part.train, "__func__", None) is nn.Module.train
@@ -154,6 +161,13 @@ class FlatModule:
         return [part for part in parts if part.stop] or parts  # () would be all
 
     def check_bound(self) -> None:
+        for held, key, value in self._tree:
+            if held.get(key) is not value:
+                raise ConfigError(
+                    f"{key!r} in the {type(self.module).__name__} of a policy was replaced, so "
+                    f"that it would be neither learned nor saved. Replace it before the policy is "
+                    f"made, or copy weights into it: `policy.module.load_state_dict(...)`."
+                )
         for parameter, address, _ in self._bound:
             if parameter.data_ptr() != address:
                 raise ConfigError(
@@ -296,14 +310,21 @@ def copied(module: nn.Module) -> nn.Module:
         ) from error
     new: Any
     for own, new in zip(module.parameters(), twin.parameters(), strict=True):
-        for hook in hooks_of(own) if new.requires_grad else ():  # PyTorch does not copy them
-            new.register_hook(hook)
+        if new.requires_grad:  # PyTorch does not copy hooks
+            adders = new.register_hook, new.register_post_accumulate_grad_hook
+            for kind, add in zip(_HOOKS, adders, strict=True):
+                for hook in _hooks(own, kind):
+                    add(hook)
     return twin
 
 
-def hooks_of(parameter: nn.Parameter) -> list[Callable[[Tensor], Tensor | None]]:
-    """Return the functions that `register_hook` has added to a parameter."""
-    return [*(parameter._backward_hooks or {}).values()]
+def has_hooks(parameter: nn.Parameter) -> bool:
+    """Return whether functions of the user see, and may change, the gradient of a parameter."""
+    return any(_hooks(parameter, kind) for kind in _HOOKS)
+
+
+def _hooks(parameter: nn.Parameter, kind: str) -> list[Callable[..., Any]]:
+    return [*(getattr(parameter, kind, None) or {}).values()]
 
 
 def check_held(outputs: Iterable[Tensor], module: nn.Module, *, name: str) -> None:
@@ -333,6 +354,12 @@ def check_parameters(module: nn.Module, *, name: str = "network") -> None:
             f"`{name}` is {kind_of(module)} without parameters, so nothing can be learned. "
             f"Layers in a plain list are not found: put them into an nn.ModuleList."
         )
+    for part in module.modules():
+        if type(part).get_extra_state is not nn.Module.get_extra_state:
+            raise ConfigError(
+                f"{type(part).__name__}, in `{name}`, has a `get_extra_state`, which policies do "
+                f"not save. Make that state a buffer: `self.register_buffer(...)`."
+            )
     for key, parameter in parameters.items():
         if isinstance(parameter, UninitializedParameter):
             raise ConfigError(

@@ -56,6 +56,13 @@ def test_convolutions_take_turns_but_not_those_before_a_memory() -> None:
     assert stack_key(PPO(image, PPOConfig(memory="gru"))) is not None
 
 
+class Centered(nn.Module):
+    """Has outputs that depend on the other rows of a batch."""
+
+    def forward(self, values):
+        return values - values.mean(0)
+
+
 class Branches(nn.Module):
     """Branches on a value, which vmap cannot."""
 
@@ -115,7 +122,7 @@ def hooked_weight(_: EnvSpec) -> nn.Module:
         lambda _: Branches(),
         frozen,
         lambda _: weight_norm(nn.Linear(4, 2)),
-        lambda _: nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2, track_running_stats=False)),
+        lambda _: nn.Sequential(nn.Linear(4, 2), Centered()),
         lambda _: Scaled(0.5, more=torch.ones(3)),
         lambda _: Scaled(0.5, more=[object()]),
         lambda _: Counts(0.5),

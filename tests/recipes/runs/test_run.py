@@ -362,6 +362,20 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(
     assert capsys.readouterr().err == f"There is no checkpoint in {out} yet; the run begins.\n"
 
 
+def test_a_run_that_has_ended_and_lost_its_checkpoint_is_kept(tmp_path: Path) -> None:
+    with Run("mine", options(out=tmp_path)) as run:
+        kept = [run.metrics, run.curve, run.best / "manifest.json", run.directory / "result.json"]
+        run.best.mkdir()
+        for file in kept:
+            file.write_text("old")
+    with (
+        pytest.raises(ConfigError, match=r"has ended, and its checkpoint/ is gone.*`--out`"),
+        Run("mine", options(out=tmp_path, resume=True)),
+    ):
+        pass
+    assert [file.read_text() for file in kept] == ["old"] * 4
+
+
 @pytest.mark.parametrize("was_run", [False, True])
 def test_a_run_that_begins_in_a_directory_of_the_user_leaves_other_files(
     tmp_path: Path, was_run: bool

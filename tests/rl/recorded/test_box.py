@@ -7,6 +7,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.rl import EnvSpec
@@ -47,6 +48,12 @@ class Gaussian(nn.Module):
 
     def forward(self, obs):
         return self.mean(obs), self.log_std(obs)
+
+
+def normed():
+    critic = Values()
+    weight_norm(critic.layer)
+    return critic
 
 
 def critics_of(make, count=2):
@@ -132,6 +139,7 @@ class Weighted(nn.Module):
     [
         (Values(3), ShapeError, r"float32 \(2, 3\) .* \(2,\) or \(2, 1\).*\(2, 2\), those of 2"),
         (nn.Linear(3, 1), ConfigError, r"float32 \(2, 3\), float32 \(2, 2\): TypeError"),
+        (normed(), ConfigError, r"'layer.parametrizations.weight.original.' .* drawn anew"),
         (Weighted(), ConfigError, r"equal weights, .* function of the spec"),
         (nn.ModuleList([Values()]), ConfigError, "a ModuleList of length 1; a length of 2"),
         (nn.ModuleList(2 * [Values()]), ConfigError, "equal weights"),

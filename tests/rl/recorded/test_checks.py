@@ -47,6 +47,28 @@ def test_the_outputs_of_autocast_are_refused_with_what_to_return():
         run(Autocast(4, 3), (3,))
 
 
+class Swapped(nn.Linear):
+    def forward(self, obs):
+        return super().forward(obs).T
+
+
+class Squeezed(Several):
+    def forward(self, obs):
+        return [each.squeeze() for each in super().forward(obs)]
+
+
+@pytest.mark.parametrize(
+    ("module", "shapes", "message"),
+    [
+        (Swapped(4, 2), [(2,)], r"float32 \(2, 1\) for 1 observation of x; float32 \(1, 2\)"),
+        (Squeezed(4, 3), [(2,), ()], r"float32 \(2,\), float32 \(\) for 1 observation"),
+    ],
+)
+def test_outputs_that_fit_two_observations_by_chance_are_refused(module, shapes, message):
+    with pytest.raises(ShapeError, match=message):
+        run(module, *shapes)
+
+
 def test_a_module_that_needs_a_state_is_refused_with_the_policies_that_give_one():
     class Recurrent(nn.Module):
         def __init__(self):

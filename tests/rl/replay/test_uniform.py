@@ -384,3 +384,13 @@ def test_a_replay_on_a_device_copies_nothing_to_the_host():
     assert {getattr(batch, field.name).device.type for field in fields(batch)} == {"meta"}
     with pytest.raises(ConfigError, match="`device` is 'nowhere'"):
         ReplayBuffer(SPEC, capacity=8, device="nowhere")
+
+
+@pytest.mark.parametrize(("dtype", "value"), [(np.int8, 300), (np.int8, -129), (np.int32, 2**40)])
+def test_whole_numbers_that_a_field_cannot_hold_are_refused(dtype: Any, value: int) -> None:
+    replay = ReplayBuffer(SPEC, capacity=10, fields={"count": ((), dtype)})
+    two = transitions(range(2))
+    replay.add(two, count=np.array([0, np.iinfo(dtype).max]))
+    with pytest.raises(ShapeError, match=rf"`count` has numbers from .*{value}.* a wider dtype"):
+        replay.add(two, count=np.array([0, value]))
+    assert len(replay) == 2

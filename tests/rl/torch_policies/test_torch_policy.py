@@ -124,6 +124,14 @@ def test_errors_without_learning_are_those_of_the_network_as_it_acts():
         Silent(CARTPOLE, PlainDQNConfig()).td_errors(drawn)
 
 
+def test_actions_that_are_no_whole_numbers_are_refused():
+    def choose(self, obs, explore):
+        return self.net(obs)[:, 0]
+
+    with pytest.raises(ShapeError, match=r"actions as torch\.float32; whole numbers"):
+        broken(choose=choose)(CARTPOLE).act(np.zeros((3, 4), np.float32))
+
+
 class Silent(PlainDQN):
     """Reports no errors."""
 

@@ -18,6 +18,34 @@ def two_layers():
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
 
 
+class Extra(nn.Linear):
+    def get_extra_state(self):
+        return {"calls": 3}
+
+
+@pytest.mark.parametrize("name", ["2", "0.weight"])
+def test_a_layer_or_a_parameter_that_was_replaced_is_refused(name):
+    flat = FlatModule(two_layers())
+    part, _, key = f"root.{name}".rpartition(".")
+    owner = flat.module.get_submodule(part.removeprefix("root").removeprefix("."))
+    setattr(owner, key, nn.Linear(8, 2) if name == "2" else nn.Parameter(torch.zeros(8, 4)))
+    for use in (flat.snapshot, flat.zero_grad):
+        with pytest.raises(ConfigError, match=f"'{key}' in the Sequential .* was replaced"):
+            use()
+
+
+def test_copies_have_the_hooks_of_parameters():
+    def add_one(weight):
+        weight.grad.add_(1.0)
+
+    module = nn.Linear(2, 1)
+    module.weight.register_hook(lambda grad: 3.0 * grad)
+    module.weight.register_post_accumulate_grad_hook(add_one)
+    for each in (module, copied(module)):
+        each(torch.ones(1, 2)).sum().backward()
+        assert each.weight.grad.tolist() == [[4.0, 4.0]]
+
+
 def test_buffers_that_were_expanded_are_loaded():
     module = nn.Linear(2, 2)
     module.register_buffer("scale", torch.ones(1).expand(2))
@@ -45,6 +73,7 @@ def test_what_does_not_fit_is_not_loaded_at_all():
         (nn.Linear(4, 2).half(), "float16; torch.float32 was expected.*autocast"),
         (nn.Linear(4, 2).double(), "float64; torch.float32"),
         (nn.LazyLinear(2), "'weight' of `network` has no shape yet"),
+        (Extra(4, 2), r"Extra, in `network`, has a `get_extra_state`.*register_buffer"),
     ],
 )
 def test_a_module_that_cannot_be_flattened_is_refused(module, message):
