@@ -87,7 +87,7 @@ transitions (without a replay), warming_up
         normalize_rewards: The environments that collect, on this node. They measure rewards from
             now on, and the rewards of each batch are divided by the running standard deviation of
             discounted returns. The replay keeps the original rewards, and returns are reported from
-            these.
+            these. The agents of a population share the statistics, with the `gamma` of the first.
 
     Raises:
         ConfigError: A setting is out of range, the batch exceeds the capacity of the replay, or
@@ -106,7 +106,8 @@ transitions (without a replay), warming_up
     norm = None
     if normalize_rewards is not None:
         check_has(normalize_rewards, "measure_rewards", "normalize_rewards")
-        norm = normalize_rewards.measure_rewards(gamma=policy.gamma)
+        norm = normalize_rewards.reward_norm if isinstance(policy, TakesTurns) else None
+        norm = norm or normalize_rewards.measure_rewards(gamma=policy.gamma)
     if isinstance(policy, ActorCritic):
         _check_takes_rollouts(policy, replay, batch_size, updates)
         return TrainFromRollouts(policy, norm)

@@ -133,3 +133,10 @@ def test_a_normalised_sac_learns_from_rewards_of_any_size() -> None:
         assert abs(task.ctx.metrics["return"]) > 1e-2
     assert best[True] == pytest.approx(BEST_NUMBER, abs=0.1)
     assert abs(best[False] - BEST_NUMBER) > 0.2
+
+
+def test_environments_measure_rewards_with_one_discount() -> None:
+    envs = make_envs("CartPole-v1", 2)
+    assert envs.measure_rewards(gamma=0.9) is envs.measure_rewards(gamma=0.9)
+    with pytest.raises(ConfigError, match=r"`gamma` is 0\.5, .* rewards with 0\.9 already"):
+        envs.measure_rewards(gamma=0.5)

@@ -213,9 +213,17 @@ class Envs:
 
         Args:
             gamma: The discount of one env step.
+
+        Raises:
+            ConfigError: If rewards are measured with another discount already.
         """
         if self.reward_norm is None:
             self.reward_norm = RewardNorm(self.num_envs, gamma=gamma)
+        elif self.reward_norm.gamma != gamma:
+            raise ConfigError(
+                f"`gamma` is {gamma:g}, and these environments measure rewards with "
+                f"{self.reward_norm.gamma:g} already. Make environments for each policy."
+            )
         return self.reward_norm
 
     def take_finished(self) -> list[Episode]:
