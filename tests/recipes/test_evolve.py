@@ -267,7 +267,8 @@ def test_policies_that_learn_from_sequences_evolve_and_go_on_exactly() -> None:
     whole, _, parts = run("whole", 900), run("parts", 400), run("parts", 900)
     assert whole.numbers["generations"] >= 4
     assert whole.numbers["train_iter"] > 100
-    assert len({agent.policy.state_size for agent in whole.population}) > 1
+    policies: list[Any] = [agent.policy for agent in whole.population]
+    assert len({policy.state_size for policy in policies}) > 1
     for one, other in zip(whole.population, parts.population, strict=True):
         assert one.config == other.config
         assert all(torch.equal(one.weights()[n], other.weights()[n]) for n in one.weights())

@@ -41,6 +41,7 @@ def test_copies_have_the_hooks_of_parameters():
     module = nn.Linear(2, 1)
     module.weight.register_hook(lambda grad: 3.0 * grad)
     module.weight.register_post_accumulate_grad_hook(add_one)
+    each: Any
     for each in (module, copied(module)):
         each(torch.ones(1, 2)).sum().backward()
         assert each.weight.grad.tolist() == [[4.0, 4.0]]
