@@ -40,7 +40,7 @@ def env_step_budget(max_env_steps: int, *, every: int, longest: int | None = Non
 
 
 class EnvStepBudget:
-    """The middleware that `env_step_budget` makes, with the same arguments."""
+    """The middleware that `env_step_budget` makes."""
 
     __name__ = "env_step_budget"
 

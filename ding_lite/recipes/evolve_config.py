@@ -155,6 +155,9 @@ class TurnsConfig(EvolutionConfig, ABC):
     def turn_steps(self, num_envs: int) -> int:
         return num_envs * math.ceil(self.turn / num_envs)
 
+    def check_sizes(self, envs: Envs, policy: Policy) -> None:
+        check_steps_fit(envs.spec, self.turn, turn=self.turn)
+
     def take_turns(
         self,
         task: Task,
@@ -189,7 +192,7 @@ class ReplayEvolutionConfig(TurnsConfig):
 
     def check_sizes(self, envs: Envs, policy: Policy) -> None:
         check_replay_sizes(envs, policy, capacity=self.capacity)
-        check_steps_fit(envs.spec, self.turn, turn=self.turn)
+        super().check_sizes(envs, policy)
 
     def learn(
         self, task: Task, population: Population, envs: Envs, search: Search, options: Options
@@ -213,9 +216,6 @@ class SequenceEvolutionConfig(TurnsConfig):
     update_ratio: float = setting(0.125, UPDATE_RATIO)
     """Updates of an agent for each of its own env steps, unless `learn_every` is searched. Each
     update learns from many steps; 1/32 to 1/4 are usual."""
-
-    def check_sizes(self, envs: Envs, policy: Policy) -> None:
-        check_steps_fit(envs.spec, self.turn, turn=self.turn)
 
     def learn(
         self, task: Task, population: Population, envs: Envs, search: Search, options: Options

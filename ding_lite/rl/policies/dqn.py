@@ -58,8 +58,8 @@ class DQNConfig(QLearningConfig, StepConfig):
     """Settings of DQN. The defaults suit small tasks such as CartPole."""
 
     lr: float = 2e-3
-    """Adam's step size. Higher learns faster; too high forgets. 1e-4 to 3e-3 are usual, and larger
-    networks need lower ones."""
+    """Adam's step size. Higher learns faster; too high undoes what was learned.
+    1e-4 to 3e-3 are usual, and larger networks need lower ones."""
     n_step: int = setting(3, COUNT)
     """The number of rewards summed before bootstrapping; 1 to 5 are usual."""
     dueling: bool = False

@@ -36,8 +36,8 @@ class IMPALAConfig(ActorCriticConfig):
     """Settings of IMPALA. The defaults suit small tasks such as CartPole."""
 
     lr: float = 3e-3
-    """Adam's step size. Higher learns faster; too high forgets. 3e-4 to 5e-3 are usual, and larger
-    networks need lower ones."""
+    """Adam's step size. Higher learns faster; too high undoes what was learned.
+    3e-4 to 5e-3 are usual, and larger networks need lower ones."""
     rho_clip: float = setting(1.0, positive)
     """The upper bound of an action's importance ratio in its own advantage and value error. Lower
     has less variance and more bias; 1 is usual, and infinity disables the bound."""

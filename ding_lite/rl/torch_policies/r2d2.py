@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from ding_lite.errors import ConfigError, ShapeError, kind_of
 from ding_lite.rl.batch import NumpyArray, Sequences
+from ding_lite.rl.formulas.q_learning import only_legal
 from ding_lite.rl.formulas.returns import rescaled, sequence_targets, unscaled
 from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.memory import Memory
@@ -311,8 +312,8 @@ class R2D2(TorchPolicy[R2D2Config]):
         return torch.stack(values, dim=1)
 
     def _only_legal(self, values: Tensor, obs: Tensor) -> Tensor:
-        mask = self.spec.action_mask(obs)
-        return values if mask is None else values.masked_fill(~mask, -torch.inf)
+        legal: Tensor = only_legal(values, self.spec.action_mask(obs))
+        return legal
 
     # -- inputs --------------------------------------------------------------------------
 

@@ -125,6 +125,10 @@ class FlatWeights:
         return views
 
 
+_BETAS = (0.9, 0.999)
+"""The decay rates of Adam's two means, as the paper proposes."""
+
+
 class FlatAdam:
     """Adam (Kingma and Ba 2015, algorithm 1) on flat weights: one fused call per update.
 
@@ -138,7 +142,6 @@ class FlatAdam:
         weights_P: Tensor,
         *,
         lr: float,
-        betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         captured: bool = False,
     ) -> None:
@@ -150,7 +153,6 @@ class FlatAdam:
         self._num_updates_1 = self._num_updates.numpy().reshape(1) if weights_P.is_cpu else None
         self._lr = lr
         self._lr_there = torch.full_like(self._num_updates, lr) if captured else None
-        self._betas = betas
         self._eps = eps
 
     @property
@@ -194,8 +196,8 @@ class FlatAdam:
             [],
             [self._num_updates] * len(weights),
             lr=self._lr if self._lr_there is None else self._lr_there,
-            beta1=self._betas[0],
-            beta2=self._betas[1],
+            beta1=_BETAS[0],
+            beta2=_BETAS[1],
             weight_decay=0.0,
             eps=self._eps,
             amsgrad=False,

@@ -251,12 +251,10 @@ def bind(module: nn.Module, weights: FlatWeights, grads: FlatWeights) -> None:
             parameter.grad = grads[name]
 
 
-def made_module(
-    make: MakeModule, spec: EnvSpec, *, seed: int, name: str = "network", copy: bool = False
-) -> nn.Module:
+def made_module(make: MakeModule, spec: EnvSpec, *, seed: int, name: str = "network") -> nn.Module:
     """Return a user's module: the given one, or the one that a function of the spec makes."""
     if isinstance(make, nn.Module):
-        return copied(make) if copy else make
+        return make
     if not callable(make):
         raise ConfigError(
             f"`{name}` is {kind_of(make)}; an nn.Module was expected, or a function of the "

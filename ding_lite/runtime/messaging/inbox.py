@@ -1,7 +1,7 @@
 """The inbox of a node: a queue of messages from other nodes for the task.
 
 Events are queued, each once and in order. For each topic only the newest value of each node is
-kept, so a task that starts slowly costs no memory.
+kept.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ class StepConfig(CommonConfig):
     """The settings that all policies with a single loss share."""
 
     lr: float = setting(1e-3, STEP_SIZE)
-    """Adam's step size. Higher learns faster; too high forgets. 1e-4 to 3e-3 are usual, and larger
-    networks need lower ones."""
+    """Adam's step size. Higher learns faster; too high undoes what was learned.
+    1e-4 to 3e-3 are usual, and larger networks need lower ones."""
     lr_end: float | None = setting(None, STEP_SIZE)
     """The step size from update `lr_updates` on, to which it falls linearly; None keeps `lr`. A
     tenth of `lr` is usual: with a lower step size learning settles and less is forgotten."""
