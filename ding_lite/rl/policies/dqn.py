@@ -23,7 +23,7 @@ from ding_lite.rl.formulas.exploration import epsilon_greedy
 from ding_lite.rl.formulas.q_learning import LOSSES, evaluate, only_legal, q_gradient, td_error
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.formulas.schedules import linear
-from ding_lite.rl.host_or_device import AnyArray, Metrics, as_tensor, metrics_of, on
+from ding_lite.rl.host_or_device import AnyArray, Metrics, as_tensor, is_host, metrics_of, on
 from ding_lite.rl.networks.inputs import make_norm
 from ding_lite.rl.networks.modules import without_numbers
 from ding_lite.rl.networks.parts import encodes_images, for_inference, inputs_of
@@ -35,7 +35,7 @@ from ding_lite.rl.policies.base.config import (
     own_config,
 )
 from ding_lite.rl.policies.base.open_policy import OpenPolicy
-from ding_lite.rl.policies.base.spaces import discrete_actions, packed
+from ding_lite.rl.policies.base.spaces import check_choices, discrete_actions, packed
 from ding_lite.rl.recorded.network import RecordedQNetwork
 from ding_lite.rl.seeding import make_rng
 from ding_lite.rl.spec import EnvSpec
@@ -45,7 +45,7 @@ from ding_lite.rl.weights.flat import FlatWeights, clip_norm
 from ding_lite.rl.weights.flat_module import MakeModule, made_module
 from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.settings.config import suggests
-from ding_lite.settings.rules import COUNT, choice, setting
+from ding_lite.settings.rules import COUNT, check_all, choice, inside, setting
 
 _COLUMNS = ("action", "reward", "terminated", "num_steps", "weight")
 """The columns of a batch, besides observations, that an update reads; only prioritized batches have
@@ -187,13 +187,17 @@ class DQN(OpenPolicy):
             Actions, [N] int64.
 
         Raises:
+            ConfigError: If `epsilon` does not lie between 0 and 1.
             ShapeError: If the observations are not those of the policy's environment.
         """
         obs = packed(obs, self.spec)
         greedy_N: NumpyArray = self.q_values(obs).argmax(axis=1)
         if not explore:
             return greedy_N
-        epsilon = self._epsilon(self.env_step) if epsilon is None else epsilon
+        if epsilon is None:
+            epsilon = self._epsilon(self.env_step)
+        else:
+            check_all(inside(0.0, 1.0, epsilon=epsilon))
         self.env_step += len(obs)
         mask_NA = self.spec.action_mask(obs)
         return epsilon_greedy(
@@ -237,8 +241,11 @@ class DQN(OpenPolicy):
 
         Raises:
             NonFiniteError: If the loss is NaN or infinite. The weights are then unchanged.
-            ShapeError: If the observations are not those of the policy's environment.
+            ShapeError: If the observations are not those of the policy's environment, or, on a CPU,
+                the actions.
         """
+        if is_host(self.device):
+            check_choices(batch.action, self._num_actions)
         rows = self._rows(batch)  # raises before anything changes
         inputs = {name: getattr(batch, name, None) for name in _COLUMNS}
         self._note(batch.obs)

@@ -231,3 +231,25 @@ def test_box_actions_and_normalised_images_are_refused():
         DQN(make_envs("Pendulum-v1", 1).spec)
     with pytest.raises(ConfigError, match="`normalize_obs` is on, but x shows images"):
         DQN(SCREEN, replace(SMALL, normalize_obs=True))
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (torch.full((32,), -1), "`action` has numbers from -1 to -1; 0 to 1 was expected"),
+        (torch.full((32,), 2), "from 2 to 2; 0 to 1"),
+        (torch.zeros(32), "an array of float32; whole numbers"),
+    ],
+)
+def test_actions_that_the_environment_does_not_have_are_refused(action, message):
+    policy = DQN(CARTPOLE)
+    with pytest.raises(ShapeError, match=message):
+        policy.learn(replace(prioritized(0), action=action))
+    policy.learn(replace(prioritized(0), action=torch.zeros(32, dtype=torch.int32)))
+    assert policy.train_iter == 1
+
+
+@pytest.mark.parametrize("epsilon", [2.0, -0.1, float("nan"), "all"])
+def test_a_share_of_random_actions_lies_between_0_and_1(epsilon):
+    with pytest.raises(ConfigError, match=r"`epsilon` is .*; it must"):
+        DQN(CARTPOLE).act(np.zeros((2, 4), np.float32), epsilon=epsilon)

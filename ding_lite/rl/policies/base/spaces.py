@@ -83,3 +83,16 @@ def check_obs(obs: Array, spec: EnvSpec) -> None:
             f"`obs` has the type {obs.dtype}; observations of {spec.env_id} are bytes (uint8), as "
             f"`Envs` hands them on. They are scaled within the network."
         )
+
+
+def check_choices(action_B: Array, num_actions: int) -> None:
+    """Raise unless the actions of a batch are numbers from 0 to `num_actions` - 1."""
+    found = to_numpy(action_B)
+    if found.dtype.kind not in "iu":
+        raise ShapeError(f"`action` is an array of {found.dtype}; whole numbers were expected.")
+    found = found.astype(np.int64, copy=False)
+    if found.size and found.view(np.uint64).max() >= num_actions:  # negative ones are the largest
+        raise ShapeError(
+            f"`action` has numbers from {found.min()} to {found.max()}; 0 to {num_actions - 1} was "
+            f"expected. A space that starts at another number has actions from 0 on here."
+        )
