@@ -14,7 +14,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import spawn
 from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from ding_lite.clock import Deadline
@@ -36,6 +35,7 @@ from ding_lite.parallel.supervise.node_process import (
     Exited,
     Failed,
     Returned,
+    unpickled,
 )
 
 _FEW_FILES = 1024
@@ -192,7 +192,7 @@ class LocalEngine:
             while connection is not None and connection.poll():
                 report = _receive(connection, spec.node_id)
                 if isinstance(report, Failed) and report.pickled is not None:
-                    report = replace(report, error=_unpickled(report.pickled), pickled=None)
+                    report = replace(report, error=unpickled(report.pickled), pickled=None)
                 yield spec.node_id, report
                 if report == Entered(IMPORTING):
                     self._send_work(child, connection)
@@ -271,14 +271,6 @@ def _receive(connection: Connection[Any, Any], node_id: int) -> Any:
             f"and dicts of such."
         )
         return _Unreadable(RUNNING, "ConfigError", str(error), "", error)
-
-
-def _unpickled(error: bytes) -> BaseException | None:
-    try:
-        found: BaseException = ForkingPickler.loads(error)
-        return found
-    except Exception:  # noqa: BLE001 - its class may raise anything
-        return None
 
 
 def exited(code: int, pid: int | None) -> Exited:

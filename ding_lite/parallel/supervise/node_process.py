@@ -298,6 +298,15 @@ def _pickled(error: BaseException) -> bytes | None:
     return found[0] if found else None
 
 
+def unpickled(error: bytes) -> BaseException | None:
+    """Return an error that a node has pickled; None if that raises, as its class may do anything."""
+    try:
+        found: BaseException = ForkingPickler.loads(error)
+        return found
+    except Exception:  # noqa: BLE001 - of any kind
+        return None
+
+
 def _message_of(error: BaseException) -> str:
     lines = traceback.format_exception_only(error)
     message = lines[0].strip().partition(": ")[2] if len(lines) == 1 else str(error)

@@ -21,12 +21,13 @@ from gymnasium.envs.registration import EnvSpec as Registration, load_env_creato
 from gymnasium.spaces import Box, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from ding_lite.errors import ConfigError, EnvError, MissingExtraError, kind_of, pip_line
+from ding_lite.errors import ConfigError, EnvError, kind_of
 from ding_lite.io.importing import find_again, is_file
 from ding_lite.rl.envs.checks.faults import (
     Env,
     close_all,
     fault_of,
+    missing_package,
     obs_and_info,
     raising_env_errors,
 )
@@ -57,8 +58,6 @@ EnvLike: TypeAlias = "str | Make | EnvMaker | VectorEnv[Any, Any, Any]"
 _OF_VECTORS = {"num_envs", "vectorization_mode", "vector_kwargs", "wrappers"}
 """Keyword arguments of `gymnasium.make_vec` that are not the environment's."""
 _PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
-_EXTRAS = {"box2d": "box2d", "atari": "ale_py", "mujoco": "mujoco", "video": "pygame"}
-"""The extras with packages of environments, and a word in the error if a package is missing."""
 
 
 @dataclass(frozen=True)
@@ -419,26 +418,6 @@ def _is_plain(made: partial[Any]) -> bool:
     values = made.keywords.values()
     is_limited = "max_episode_steps" in made.keywords  # in `args` it would be a time limit
     return not made.args and not is_limited and all(isinstance(one, _PLAIN) for one in values)
-
-
-def missing_package(name: str, error: BaseException) -> MissingExtraError:
-    text = str(error)
-    extra = next((extra for extra, word in _EXTRAS.items() if word in text.lower()), None)
-    advice = text.rstrip(".") if extra is None else f"Install it: {pip_line(extra)}"
-    what = "is not installed"
-    if broken := _broken_import(error):  # such as a shared library that is missing
-        what = f"cannot be imported: {str(broken).rstrip('.')}"
-        advice = "Mend it" if extra is None else f"Mend it, or install it anew: {pip_line(extra)}"
-    return MissingExtraError(f"{name} needs a package that {what}. {advice}.")
-
-
-def _broken_import(error: BaseException | None) -> ImportError | None:
-    """Return the error of an installed module that cannot be imported, if that is the cause."""
-    while error is not None:
-        if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
-            return error
-        error = error.__cause__
-    return None
 
 
 def ids_of_native() -> list[str]:

@@ -9,13 +9,17 @@ from typing import Any, TypeAlias
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from ding_lite.errors import DingLiteError, EnvError
+from ding_lite.errors import DingLiteError, EnvError, MissingExtraError, pip_line
 from ding_lite.interruption import is_interrupted, is_of_a_signal
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
 
 RAISED: tuple[type[BaseException], ...] = (Exception, SystemExit, GeneratorExit)
 """The exceptions of a user's code that are converted; Ctrl-C is not one."""
+
+
+_EXTRAS = {"box2d": "box2d", "atari": "ale_py", "mujoco": "mujoco", "video": "pygame"}
+"""The extras with packages of environments, and a word in the error if a package is missing."""
 
 
 class raising_env_errors:
@@ -36,7 +40,7 @@ class raising_env_errors:
             raise fault from error
 
 
-def fault_of(name: str, where: str, error: BaseException) -> EnvError | None:
+def fault_of(name: str, where: str, error: BaseException) -> DingLiteError | None:
     """Return the error for an exception that an environment raised in a method.
 
     Return None for an error of this package, and for one that a signal raised outside a run.
@@ -53,12 +57,34 @@ def fault_of(name: str, where: str, error: BaseException) -> EnvError | None:
             f"{name} {what} in `{where}`, which would end the whole program. Let it raise an "
             f"error, or end the episode (`terminated` or `truncated`)."
         )
+    if isinstance(error, gymnasium.error.DependencyNotInstalled):  # such as pygame, in `reset`
+        return missing_package(name, error)
     text = text_of(error)
     detail = f": {text.rstrip('.')}" if text else " without a message"
     return EnvError(
         f"{name} raised {type(error).__name__} in `{where}`{detail}. The traceback shows where; "
         f"mend the environment, or wrap it (make_envs(..., wrappers=[...]))."
     )
+
+
+def missing_package(name: str, error: BaseException) -> MissingExtraError:
+    text = str(error)
+    extra = next((extra for extra, word in _EXTRAS.items() if word in text.lower()), None)
+    advice = text.rstrip(".") if extra is None else f"Install it: {pip_line(extra)}"
+    what = "is not installed"
+    if broken := _broken_import(error):  # such as a shared library that is missing
+        what = f"cannot be imported: {str(broken).rstrip('.')}"
+        advice = "Mend it" if extra is None else f"Mend it, or install it anew: {pip_line(extra)}"
+    return MissingExtraError(f"{name} needs a package that {what}. {advice}.")
+
+
+def _broken_import(error: BaseException | None) -> ImportError | None:
+    """Return the error of an installed module that cannot be imported, if that is the cause."""
+    while error is not None:
+        if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
+            return error
+        error = error.__cause__
+    return None
 
 
 def close_all(envs: Iterable[Env | VectorEnv[Any, Any, Any]]) -> None:

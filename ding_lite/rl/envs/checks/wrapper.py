@@ -16,7 +16,7 @@ from typing import Any, SupportsFloat
 import gymnasium
 import numpy as np
 
-from ding_lite.errors import EnvError
+from ding_lite.errors import DingLiteError, EnvError
 from ding_lite.rl.envs.checks.faults import (
     Env,
     fault_of,
@@ -162,7 +162,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             f"Return `bool({name})`."
         )
 
-    def _step_fault(self, error: BaseException) -> EnvError | None:
+    def _step_fault(self, error: BaseException) -> DingLiteError | None:
         """Return the fault of an old-style `step`, even if a gymnasium wrapper unpacked it."""
         text = text_of(error)
         if isinstance(error, ValueError) and "values to unpack" in text and "got 4" in text:

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from ding_lite.errors import ConfigError, EnvError
+from ding_lite.errors import ConfigError, EnvError, MissingExtraError
 from ding_lite.rl import make_envs
 
 ZEROS = np.zeros(4, np.float32)
@@ -499,3 +499,9 @@ def test_a_vector_with_answers_of_another_kind_is_refused_and_closed(change, err
     with pytest.raises(error, match=f"The vector form of Odd .*{told}"), make_envs(kind, 2) as envs:
         envs.step(np.zeros(2, np.int64))
     assert len(closed) == 1
+
+
+def test_a_package_that_a_reset_needs_is_named_with_its_extra():
+    missing = gymnasium.error.DependencyNotInstalled("pygame is not installed")
+    with pytest.raises(MissingExtraError, match=r"Faulty needs a package .*\[video\]"):
+        make_envs(partial(Faulty, reset=missing), 1).reset()
