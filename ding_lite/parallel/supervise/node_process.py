@@ -299,7 +299,7 @@ def _pickled(error: BaseException) -> bytes | None:
 
 
 def unpickled(error: bytes) -> BaseException | None:
-    """Return an error that a node has pickled; None if that raises, as its class may do anything."""
+    """Return an error that a node has pickled; None if its class raises while it is read."""
     try:
         found: BaseException = ForkingPickler.loads(error)
         return found
