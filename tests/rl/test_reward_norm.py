@@ -91,7 +91,7 @@ def test_environments_measure_their_rewards_and_hand_them_on_as_before(tmp_path:
 def test_rollouts_are_normalised_when_they_are_learned_from() -> None:
     with make_envs("Pendulum-v1", 2) as envs:
         policy, twin = PPO(envs.spec), PPO(envs.spec)
-        norm = envs.measure_rewards(gamma=0.5)
+        norm = envs.measure_rewards(gamma=policy.gamma)
         for _ in range(20):
             envs.step(envs.random_actions())
         scale = norm.scale
