@@ -24,7 +24,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from ding_lite.clock import SYSTEM_CLOCK
-from ding_lite.errors import ConfigError, EnvError, MissingExtraError, kind_of, pip_line
+from ding_lite.errors import ConfigError, MissingExtraError, kind_of
 from ding_lite.io.files import replacing
 from ding_lite.middleware.checks import check_has
 from ding_lite.recipes.runs.directory import make_directory
@@ -70,16 +70,7 @@ def play(
         if memory is not None:
             act = partial(act, memory=memory)
         while played < episodes:
-            try:
-                step = envs.step(act(envs.obs, explore=False))
-            except EnvError as error:
-                lacking = error.__cause__
-                if not isinstance(lacking, gymnasium.error.DependencyNotInstalled):
-                    raise
-                raise MissingExtraError(
-                    f"{spec.env_id} cannot be drawn: {str(lacking).partition(',')[0].rstrip('.')}. "
-                    f"Install it: {pip_line('video')}."
-                ) from error
+            step = envs.step(act(envs.obs, explore=False))
             if memory is not None:
                 memory.reset(step.terminated | step.truncated)
             finished = envs.take_finished()
