@@ -128,7 +128,7 @@ def words_of(error: BaseException) -> str:
 
 
 def handle_as_new_program(signum: int) -> None:
-    """Handle a signal in a forked child, which has the handlers of its parent, by default."""
+    """Handle a signal as a new program does, in a forked child that has its parent's handlers."""
     is_ctrl_c = signum == signal.SIGINT
     signal.signal(signum, signal.default_int_handler if is_ctrl_c else signal.SIG_DFL)
     signal.raise_signal(signum)
