@@ -13,7 +13,6 @@ from ding_lite.distributed.accelerate.processes import Processes
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.evolution.population import Population
 from ding_lite.middleware.checks import Period, check_fits, check_has, for_all_envs
-from ding_lite.middleware.population.accelerate import evaluate_together
 from ding_lite.middleware.population.evaluate import EvaluatePopulation
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.vector import Envs
@@ -146,11 +145,11 @@ eval_episodes, eval_return, eval_steps, fitness_mean)
         check_fits(what[0], envs)
         sure_envs = envs if confirm_envs is None else confirm_envs
         check_fits(what[0], sure_envs)
-        own_goal = goal if processes is None else math.inf
-        here = EvaluatePopulation(
-            what, envs, period, own_goal, episodes, confirm, sure_envs, max_env_steps
+        if processes is not None:
+            check_has(processes, "gather", "processes")
+        return EvaluatePopulation(
+            what, envs, period, goal, episodes, confirm, sure_envs, max_env_steps, processes
         )
-        return here if processes is None else evaluate_together(here, processes, period, goal)
     _refuse({**of_agents, "processes": processes}, what)
     check_fits(what, envs)
     confirm_at = goal if confirm_at is None else min(goal, confirm_at)

@@ -42,6 +42,7 @@ def test_two_processes_are_one_population(ranks: Ranks) -> None:
     names = [
         *("gather", "gather many", "mean", "broadcast", "seeds", "astray", "differs"),
         *("replay", "differs at first", "broken", "explore apart"),
+        *("broken in an evaluation", "broken in fresh episodes"),
         "explore apart by PyTorch",
     ]
     for name in names:
@@ -49,15 +50,16 @@ def test_two_processes_are_one_population(ranks: Ranks) -> None:
             assert [*name.split(), rank, "True"] in lines, (name, rank, output)
     of_both = {
         name: [line[1:] for line in lines if line[:1] == [name]]
-        for name in ("env_step", "population", "weights")
+        for name in ("env_step", "population", "weights", "judged")
     }
     # Three generations of three steps, three agents, 16 env steps, on two processes.
     assert of_both["env_step"] == [[str(3 * 3 * 3 * 16 * 2), "steps", "9"]] * 2
     assert len(of_both["weights"][0]) == 9
     assert len({*of_both["weights"][0]}) == 9
     assert of_both["weights"][0] == of_both["weights"][1]
-    assert len(of_both["population"]) == 2
-    assert of_both["population"][0] == of_both["population"][1]
+    for name in ("population", "judged"):
+        assert len(of_both[name]) == 2
+        assert of_both[name][0] == of_both[name][1]
 
 
 def test_a_process_that_waits_for_one_that_was_killed_ends_in_time(ranks: Ranks) -> None:

@@ -9,7 +9,7 @@ from ding_lite.distributed import Processes
 from ding_lite.distributed.accelerate.processes import digest_of
 from ding_lite.errors import MiddlewareError, NonFiniteError
 from ding_lite.evolution import Mutation, Population, Search, Tournament, integer, log_uniform
-from ding_lite.rl import DQN, R2D2, ReplayBuffer, make_envs
+from ding_lite.rl import DDPG, DQN, R2D2, ReplayBuffer, make_envs
 from tests.evolution.conftest import some_transitions
 from tests.programs.given import say
 
@@ -105,6 +105,28 @@ rests = [agent.rests for agent in population]
 check("broken", rests == [True, False, False] and digest_of(population[0].weights()) == before)
 words = [agent.policy.state_dict()["rng"].tolist() for agent in population]
 check("explore apart", len({*processes.gather("rngs", [float(sum(map(sum, words)))])[:, 0]}) == 2)
+
+
+# What breaks in an evaluation on one process is set aside on all, fresh episodes included.
+def spoil(agent):
+    if rank == 1:
+        agent.load_weights({name: w * torch.nan for name, w in agent.weights().items()})
+
+
+swinging = make_envs("Pendulum-v1", 2, seed=processes.seed(3))
+actors = Population.of(DDPG, swinging.spec, Search(), size=3, config={"hidden": (8,)})
+spoil(actors[0])
+evaluate = mw.evaluate(actors, swinging, processes, every=1, stop_at=-5_000.0, confirm=4)
+with Task() as task:
+    task.use(evaluate)
+    task.run(max_step=5)
+rests = [agent.rests for agent in actors]
+check("broken in an evaluation", rests == [True, False, False] and task.ctx.total_step == 0)
+spoil(actors.best)
+evaluate.judge_best(task.ctx)
+rests = [agent.rests for agent in actors]
+check("broken in fresh episodes", sum(rests) == 2 and task.ctx.finish)
+say("judged", [agent.fitness for agent in actors], task.ctx.eval_steps, task.ctx.eval_value)
 
 # Agents with a generator of PyTorch's, a second run of which finds them the same still.
 recurrent = Population.of(R2D2, envs.spec, Search(), size=2, config={"hidden": (8,)})

@@ -7,16 +7,13 @@ main process breeds the next generation, and all processes load it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 from ding_lite.distributed.accelerate.processes import Processes, mean_of_states
-from ding_lite.errors import NonFiniteError
 from ding_lite.evolution.population import Population
-from ding_lite.middleware.checks import Period, check_has, for_all_envs
-from ding_lite.middleware.population.evaluate import EvaluatePopulation
-from ding_lite.rl.evaluation import play
+from ding_lite.middleware.checks import Period, check_has
+from ding_lite.middleware.population.evaluate import set_aside_on_all
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
@@ -98,46 +95,7 @@ class _AverageAgents:
         self._env_step += int(rows[:, 0].sum())
         ctx.env_step = self._env_step
         ctx.keep("env_step")
-        for agent, on_processes in zip(self._population, rows[:, 1:].T, strict=True):
-            if on_processes.any() and agent.fault is None:
-                agent.set_aside(NonFiniteError("It is broken on another process."))
-
-
-def evaluate_together(
-    here: EvaluatePopulation, processes: Processes, period: Period, goal: float
-) -> Middleware:
-    """Average the returns of `here`, which has no goal of its own, over all processes."""
-    check_has(processes, "gather", "processes")
-    population, envs, confirm = here.population, here.envs, here.confirm
-    own_episodes = for_all_envs(math.ceil(confirm / processes.size), envs)
-
-    def _evaluate_together(ctx: Context) -> None:
-        before = ctx.setdefault("eval_steps", 0)
-        here(ctx)
-        if not period.is_due(ctx):
-            return
-        healthy = [agent for agent in population if not agent.rests]
-        own = [agent.evaluations[-1] for agent in healthy]
-        rows = processes.gather("evaluate_together", [ctx.eval_steps - before, *own])
-        for agent, value in zip(healthy, rows[:, 1:].mean(axis=0).tolist(), strict=True):
-            agent.evaluations[-1] = value
-        eval_steps, best = before + int(rows[:, 0].sum()), population.best
-        value = -math.inf if best.fitness is None else best.fitness
-        if value >= goal and confirm:
-            played = play(best, envs, episodes=own_episodes)
-            rows = processes.gather("confirm", [played.env_steps, played.mean_return])
-            eval_steps += int(rows[:, 0].sum())
-            value = float(rows[:, 1].mean())
-
-        ctx.eval_steps = ctx.metrics["eval_steps"] = eval_steps
-        ctx.eval_value = ctx.metrics["eval_return"] = value
-        if healthy:
-            worth = [agent.evaluations[-1] for agent in healthy]
-            ctx.metrics["fitness_mean"] = sum(worth) / len(worth)
-        if value >= goal:
-            ctx.finish = True
-
-    return _evaluate_together
+        set_aside_on_all(self._population.agents, rows[:, 1:] > 0)
 
 
 def share_generation(population: Population, processes: Processes, *, every: int) -> Middleware:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -9,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from ding_lite.distributed.accelerate.processes import Processes
 from ding_lite.errors import NonFiniteError
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.batched.acting import ActTogether
 from ding_lite.evolution.population import Population
 from ding_lite.middleware.checks import Period, for_all_envs
+from ding_lite.rl.batch import BoolArray
 from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.evaluation import PlayedByEach, is_below, play_each
+from ding_lite.rl.evaluation import is_below, play_each
 from ding_lite.rl.memory import memory_of
 from ding_lite.runtime.context import Context
 
@@ -29,7 +32,8 @@ class EvaluatePopulation:
 
     All agents play at the same time: an env that has ended an episode begins the next one, of any
     agent. Fresh episodes are played in small groups, until their mean is below the goal by more
-    than its standard error.
+    than its standard error. With several processes each plays a part, and all of them get the same
+    results: an agent that is broken on one of them is set aside on all.
     """
 
     population: Population
@@ -40,6 +44,7 @@ class EvaluatePopulation:
     confirm: int
     sure_envs: Envs
     max_env_steps: int | None
+    processes: Processes | None = None
 
     __name__ = "evaluate_population"  # the name of its state in checkpoints
     optional_state = True
@@ -49,16 +54,11 @@ class EvaluatePopulation:
         ctx.keep("eval_steps")
         if not self.period.is_due(ctx):
             return
-        while healthy := [agent for agent in self.population if not agent.rests]:
-            try:
-                values = self._play(ctx, healthy, self.envs, self.episodes).mean_returns
-            except NonFiniteError as error:
-                set_aside_broken(healthy, self.envs, error)
-                continue
-            for agent, value in zip(healthy, values, strict=True):
-                agent.note_evaluation(value)
-            ctx.metrics["fitness_mean"] = sum(values) / len(values)
-            break
+        agents = self.population.agents
+        played = self._play(ctx, agents, self.envs, self.episodes)
+        for agent, returns in zip(agents, played, strict=True):
+            if not agent.rests:
+                agent.note_evaluation(fmean(returns))
         self.judge_best(ctx)
 
     def judge_best(self, ctx: Context) -> None:
@@ -70,39 +70,55 @@ class EvaluatePopulation:
 
         if is_known:
             ctx.eval_value = value
-        ctx.metrics["eval_return"] = value
-        ctx.metrics["eval_steps"] = ctx.eval_steps
+        report_fitness(ctx, self.population, value)
         if value >= goal and len(returns) >= self.confirm:
             ctx.finish = True
-
-    def _play(
-        self, ctx: Context, agents: Sequence[Agent], where: Envs, episodes: int
-    ) -> PlayedByEach:
-        act = ActTogether(agents)
-        played = play_each(act, where, episodes=[episodes] * len(agents), reset=act.reset)
-        ctx.eval_steps += played.env_steps
-        return played
 
     def _value_of_best(self, ctx: Context) -> tuple[float, list[float]]:
         """Return the fitness of the best agent, and fresh returns of it if it reaches the goal."""
         while True:
             best = self.population.best
             value = best.mean_fitness(1)
-            try:
-                return value, self._fresh_returns(ctx, best) if value >= self.goal else []
-            except NonFiniteError as error:
-                set_aside_broken([best], self.sure_envs, error)
+            returns = self._fresh_returns(ctx, best) if value >= self.goal else []
+            if value == -math.inf or not best.rests:
+                return value, returns
 
     def _fresh_returns(self, ctx: Context, agent: Agent) -> list[float]:
         envs, returns = self.sure_envs, list[float]()
         at_once = for_all_envs(_AT_ONCE, envs)
         most = longest_evaluation(envs, at_once)
         while len(returns) < self.confirm and _has_left(ctx, self.max_env_steps, most):
-            count = min(at_once, self.confirm - len(returns))
-            returns += self._play(ctx, [agent], envs, count).returns[0]
-            if is_below(self.goal, returns):
+            count = math.ceil((self.confirm - len(returns)) / self._num_processes)
+            [more] = self._play(ctx, [agent], envs, min(at_once, count))
+            returns += more
+            if agent.rests or is_below(self.goal, returns):
                 break
         return returns
+
+    @property
+    def _num_processes(self) -> int:
+        return 1 if self.processes is None else self.processes.size
+
+    def _play(
+        self, ctx: Context, agents: Sequence[Agent], envs: Envs, episodes: int
+    ) -> list[list[float]]:
+        """Return each agent's returns of all processes, and set aside those that are broken.
+
+        The returns of an agent that rests have no meaning.
+        """
+        own, env_steps = _play_here(agents, envs, episodes)
+        faults = [agent.fault is not None for agent in agents]
+        numbers = [env_steps, *faults, *(value for returns in own for value in returns)]
+        if self.processes is None:
+            rows = np.array([numbers], dtype=np.float64)
+        else:
+            rows = self.processes.gather(self.__name__, numbers)
+        ctx.eval_steps += int(rows[:, 0].sum())
+        first = 1 + len(agents)
+        set_aside_on_all(agents, rows[:, 1:first] > 0)
+        by_process = rows[:, first:].reshape(len(rows), len(agents), episodes)
+        everywhere: list[list[float]] = by_process.swapaxes(0, 1).reshape(len(agents), -1).tolist()
+        return everywhere
 
     def state_dict(self) -> dict[str, Any]:
         return self.period.state_dict()
@@ -111,7 +127,43 @@ class EvaluatePopulation:
         self.period.load_state_dict(state)
 
 
-def set_aside_broken(agents: Sequence[Agent], envs: Envs, error: NonFiniteError) -> None:
+def report_fitness(ctx: Context, population: Population, value: float) -> None:
+    """Write the metrics of an evaluation whose best agent has the return `value`."""
+    ctx.metrics["eval_return"] = value
+    ctx.metrics["eval_steps"] = ctx.eval_steps
+    known = [agent.evaluations[-1] for agent in population if agent.evaluations and not agent.rests]
+    if known:
+        ctx.metrics["fitness_mean"] = fmean(known)
+
+
+def set_aside_on_all(agents: Sequence[Agent], is_broken: BoolArray) -> None:
+    """Set aside the agents that are broken on any process; `is_broken` is [processes, agents]."""
+    for agent, on_processes in zip(agents, is_broken.T, strict=True):
+        if on_processes.any() and agent.fault is None:
+            agent.set_aside(NonFiniteError("It is broken on another process."))
+
+
+def _play_here(
+    agents: Sequence[Agent], envs: Envs, episodes: int
+) -> tuple[list[tuple[float, ...]], int]:
+    """Return each agent's returns in this process, and the env steps; NaN for those that rest."""
+    returns, env_steps = [(math.nan,) * episodes for _ in agents], 0
+    while healthy := [place for place, agent in enumerate(agents) if not agent.rests]:
+        playing = [agents[place] for place in healthy]
+        act = ActTogether(playing)
+        try:
+            played = play_each(act, envs, episodes=[episodes] * len(playing), reset=act.reset)
+        except NonFiniteError as error:
+            _set_aside_broken(playing, envs, error)
+            continue
+        for place, own in zip(healthy, played.returns, strict=True):
+            returns[place] = own
+        env_steps = played.env_steps
+        break
+    return returns, env_steps
+
+
+def _set_aside_broken(agents: Sequence[Agent], envs: Envs, error: NonFiniteError) -> None:
     """Set aside the agents with actions that are not finite; without any, raise the error."""
     obs, broken = envs.obs, []
     for agent in agents:

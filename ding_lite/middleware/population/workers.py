@@ -8,7 +8,7 @@ from ding_lite.distributed.population_server import COUNTERS, PopulationServer
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.population import Population
 from ding_lite.middleware.checks import Period, check_fits, check_has, for_all_envs
-from ding_lite.middleware.population.evaluate import EvaluatePopulation
+from ding_lite.middleware.population.evaluate import EvaluatePopulation, report_fitness
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
@@ -130,12 +130,9 @@ def _report(ctx: Context, server: PopulationServer) -> None:
     for name, count in server.counts.items():
         ctx[name] = count
         ctx.keep(name)
-    ctx.eval_value = ctx.metrics["eval_return"] = server.population.best.mean_fitness(1)
-    ctx.metrics["eval_steps"] = ctx.eval_steps
+    ctx.eval_value = server.population.best.mean_fitness(1)
+    report_fitness(ctx, server.population, ctx.eval_value)
     ctx.metrics["restored"] = server.num_restored
-    judged = [agent.fitness for agent in server.population if not agent.rests]
-    if judged:
-        ctx.metrics["fitness_mean"] = sum(judged) / len(judged)
 
 
 def confirm_best(
@@ -152,7 +149,7 @@ def confirm_best(
 
     Context:
         reads: total_step
-        writes: eval_steps, eval_value, finish, metrics (eval_return, eval_steps)
+        writes: eval_steps, eval_value, finish, metrics (eval_return, eval_steps, fitness_mean)
         keeps: eval_steps
 
     Args:
