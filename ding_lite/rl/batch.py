@@ -86,6 +86,8 @@ class Transitions:
     def __post_init__(self) -> None:
         if not _has_flags(self):
             raise _wrong_flags(self)
+        if not _has_rows(self):
+            raise _wrong_rows(self)
 
     def __len__(self) -> int:
         return int(self.reward.shape[0])  # `len` of a tensor takes longer
@@ -259,14 +261,39 @@ def _wrong_flags(made: Step | Transitions) -> ShapeError:
                 f"array or a tensor of bools was expected. Write `{name} != 0` for numbers of 0 "
                 f"and 1."
             )
-    found = ", ".join(
-        f"`{name}` {tuple(each.shape) if hasattr(each, 'shape') else kind_of(each)}"
-        for name in ("reward", "terminated", "truncated")
-        for each in [getattr(made, name)]
-    )
     return ShapeError(
-        f"The parts of this {kind} are: {found}; arrays or tensors with a flag and a reward for "
-        f"each transition were expected."
+        f"The parts of this {kind} are: {_shapes(made, 'reward', 'terminated', 'truncated')}; "
+        f"arrays or tensors with a flag and a reward for each transition were expected."
+    )
+
+
+def _has_rows(made: Transitions) -> bool:
+    """Return whether each part that has a shape has a row for each reward."""
+    shape = made.reward.shape
+    try:
+        return (
+            made.num_steps.shape == shape
+            and made.obs.shape[0] == shape[0]
+            and made.action.shape[0] == shape[0]
+            and made.next_obs.shape[0] == shape[0]
+        )
+    except (AttributeError, IndexError):  # lists, or a single transition: a replay takes lists
+        return True
+
+
+def _wrong_rows(made: Transitions) -> ShapeError:
+    return ShapeError(
+        f"The parts of this {type(made).__name__} are: "
+        f"{_shapes(made, 'reward', 'num_steps', 'obs', 'action', 'next_obs')}; a number in "
+        f"`num_steps`, and a row in the others, for each of the {len(made)} rewards were expected."
+    )
+
+
+def _shapes(made: Step | Transitions, *names: str) -> str:
+    return ", ".join(
+        f"`{name}` {tuple(each.shape) if hasattr(each, 'shape') else kind_of(each)}"
+        for name in names
+        for each in [getattr(made, name)]
     )
 
 

@@ -158,6 +158,15 @@ def test_the_ends_of_a_step_are_bools_one_for_each_reward(field, value, message)
         replace(transitions, **{field: value})
 
 
+@pytest.mark.parametrize("field", ["obs", "action", "next_obs", "num_steps"])
+def test_each_part_of_transitions_has_a_row_for_each_reward(field):
+    [step] = steps_of([[(1.0, (False, False))] * 2])
+    transitions = NStep(1, 0.9, 2)(step)
+    value = getattr(transitions, field)
+    with pytest.raises(ShapeError, match=rf"`{field}` \(1.* for each of the 2 rewards"):
+        replace(transitions, **{field: value[:1]})
+
+
 def test_n_step_refuses_invalid_arguments():
     with pytest.raises(ConfigError, match=r"`n` is 2.5.*`gamma` is 1.5"):
         NStep(2.5, 1.5, 1)  # type: ignore[arg-type]

@@ -113,7 +113,7 @@ def test_transitions_that_do_not_fit_change_nothing():
     before = set(reference.rows_of(replay.sample(5))) | set(reference.rows_of(replay.sample(5)))
     wrong = transitions(range(50, 53))
     with pytest.raises(ShapeError, match=r"`transitions.num_steps` has shape \(2,\)"):
-        replay.add(replace(wrong, num_steps=wrong.num_steps[:2]))
+        replay.add(replace(wrong, num_steps=wrong.num_steps[:2].tolist()))
     drawn = [row for _ in range(20) for row in reference.rows_of(replay.sample(5))]
     assert before <= set(drawn)
     assert {row[0][0] for row in drawn} == {0.0, 1.0, 2.0, 3.0, 4.0}
