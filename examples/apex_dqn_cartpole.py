@@ -111,7 +111,7 @@ def launch() -> None:
         nodes=4,
         seed_goal=("CartPole-v0", 190.0),
     )
-    # Two learners share a batch and average their gradients. The step size falls, so that the
+    # Two learners share a batch and average their gradients. The learning rate falls, so that the
     # policy does not become worse again.
     num_learners = 2 if options.nodes > 3 else 1
     config = DQNConfig(

@@ -1,8 +1,8 @@
 """Evolve four DQNs on LunarLander-v3.
 
 The settings are those of AgileRL's tutorial: four agents (or six, on 8 environments) with the
-networks of its `NET_CONFIG`, batches of 128, a step size of 1e-3, and one update for each env step.
-Needs Box2D: pip install "ding-lite[box2d]".
+networks of its `NET_CONFIG`, batches of 128, a learning rate of 1e-3, and one update for each env
+step. Needs Box2D: pip install "ding-lite[box2d]".
 """
 
 from typing import Any

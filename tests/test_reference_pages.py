@@ -51,6 +51,69 @@ def test_environment_lists_every_setting_with_its_default_and_meaning() -> None:
     }
 
 
+def test_settings_lists_all_defaults_and_presets(request: pytest.FixtureRequest) -> None:
+    page = REFERENCE / "settings.md"
+    if request.config.getoption("--update-snapshots"):
+        page.write_text(settings_page())
+    assert page.read_text() == settings_page()
+
+
+def settings_page() -> str:
+    """Render the settings of all policies: their defaults, and the values of their presets."""
+    defaults = {
+        name: {
+            field.name: field.default
+            for config in (recipe.policy_config, recipe.config)
+            for field in fields(config)
+        }
+        for name, recipe in RECIPES.items()
+    }
+    names = dict.fromkeys(name for of_policy in defaults.values() for name in of_policy)
+    titles = [recipe.policy.__name__ for recipe in RECIPES.values()]
+    lines = [
+        "# Settings",
+        "",
+        "The settings (hyperparameters) of `ding-lite train`: `--set NAME=VALUE` in the command",
+        "line, `train(..., NAME=VALUE)` in Python. `ding-lite train POLICY ENV --settings` also",
+        "says what each means, and `DQNConfig` and the like have the same names. This page is made",
+        "from the code.",
+        "",
+        "## Defaults",
+        "",
+        f"| setting | {' | '.join(titles)} |",
+        "|---|" + "---|" * len(titles),
+    ]
+    for name in names:
+        cells = [shown(each[name]) if name in each else "" for each in defaults.values()]
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "## Presets",
+        "",
+        "All values of each preset that are not defaults. [Presets](presets.md) names their",
+        "sources.",
+    ]
+    for title, (name, recipe) in zip(titles, RECIPES.items(), strict=True):
+        if recipe.presets:
+            lines += ["", f"### {title}", "", "| environment | values |", "|---|---|"]
+        for env, preset in recipe.presets.items():
+            other = {k: v for k, v in preset.items() if defaults[name].get(k, ...) != v}
+            values = ", ".join(f"`{key}={shown(value)}`" for key, value in other.items())
+            lines.append(f"| `{env}` | {values} |")
+    return "\n".join(lines) + "\n"
+
+
+def shown(value: object) -> str:
+    """Return a value as `--set` takes it."""
+    if isinstance(value, bool) or value is None:
+        return str(value)
+    if isinstance(value, tuple | list):
+        return ",".join(map(shown, value)) if value else "none"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return f"{value}" if isinstance(value, str | int) else repr(value)
+
+
 def test_presets_lists_the_environments_of_four_policies() -> None:
     shown: dict[str, set[str]] = {"ppo": set(), "dqn": set(), "sac": set(), "td3": set()}
     for cells in table_rows("presets.md"):

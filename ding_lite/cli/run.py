@@ -71,14 +71,14 @@ def summary(results: Sequence[object], *, seconds: float, here: str = "") -> str
 
     Example:
         >>> summary([4.0, None], seconds=2.06)
-        'ding-lite: 2 nodes ended well after 2.1 s; main returned 4.0 on node 0, None on node 1'
+        'ding-lite: 2 nodes finished in 2.1 s; main returned 4.0 on node 0, None on node 1'
         >>> summary([4.0], seconds=3, here="node 1 of 3")
-        'ding-lite: node 1 of 3 ended well after 3.0 s; main returned 4.0'
+        'ding-lite: node 1 of 3 finished in 3.0 s; main returned 4.0'
         >>> summary([None], seconds=3)
-        'ding-lite: 1 node ended well after 3.0 s; main returned nothing'
+        'ding-lite: 1 node finished in 3.0 s; main returned nothing'
     """
     count = here or ("1 node" if len(results) == 1 else f"{len(results)} nodes")
-    start = f"ding-lite: {count} ended well after {seconds:.1f} s; main returned"
+    start = f"ding-lite: {count} finished in {seconds:.1f} s; main returned"
     if all(result is None for result in results):
         return f"{start} nothing"
     short = reprlib.Repr()

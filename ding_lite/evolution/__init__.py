@@ -1,4 +1,4 @@
-"""Evolutionary hyper-parameter search: populations of agents, tournaments and mutations."""
+"""Evolutionary hyperparameter search: populations of agents, tournaments and mutations."""
 
 from ding_lite.evolution.agent import Agent, Birth
 from ding_lite.evolution.mutation import Mutation

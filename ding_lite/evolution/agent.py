@@ -1,4 +1,4 @@
-"""Agents, the members of a population: a policy, hyper-parameters, fitness and lineage."""
+"""Agents, the members of a population: a policy, hyperparameters, fitness and lineage."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Agent:
     Args:
         policy: Its first policy.
         place: Its place in the population, from 0.
-        searched: The names of the hyper-parameters that are searched.
+        searched: The names of the hyperparameters that are searched.
         learn_every: The agent's env steps per update; None leaves that to `train`.
         birth: Its origin; by default it is the first one in its place.
 
@@ -87,7 +87,7 @@ class Agent:
         self.place = place
         """Its place in the population."""
         self.searched = tuple(searched)
-        """The names of the hyper-parameters that are searched."""
+        """The names of the hyperparameters that are searched."""
         self.learn_every = learn_every
         """The agent's env steps per update; None leaves that to `train`."""
         self.birth = birth or Birth(id=place)
@@ -172,7 +172,7 @@ class Agent:
 
     @property
     def hyperparameters(self) -> dict[str, Value]:
-        """Its values of the hyper-parameters that are searched."""
+        """Its values of the hyperparameters that are searched."""
         own = {LEARN_EVERY: self.learn_every}
         return {
             name: own[name] if name in own else getattr(self.config, name) for name in self.searched
@@ -223,8 +223,9 @@ class Agent:
         policy = parent.policy.clone()
         self.evaluations = list(parent.evaluations)
         self.learn_every = parent.learn_every
+        self.policy = policy
         self._steps_not_learned_from = parent._steps_not_learned_from
-        self.replace_policy(policy)
+        self._env_step_seen = parent._env_step_seen
         self.reseed(seed)
 
     def reseed(self, seed: int) -> None:

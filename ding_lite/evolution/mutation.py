@@ -1,7 +1,7 @@
 """Mutations of offspring.
 
 One mutation is drawn for each agent: none, architecture, weights, activation, or one
-hyper-parameter. Actor, critics and targets change together, and the optimiser keeps its moments. A
+hyperparameter. Actor, critics and targets change together, and the optimiser keeps its moments. A
 further kind of mutation needs one method here and one entry in `KINDS`.
 """
 
@@ -45,12 +45,12 @@ class Mutation:
     The first five settings are relative probabilities of the kinds of mutation.
 
     Args:
-        search: The hyper-parameters that may change; None for none.
+        search: The hyperparameters that may change; None for none.
         none: No change.
         architecture: A hidden layer, or units of one, are added or removed.
         weights: Noise is added to all weights.
         activation: The activation of the hidden layers becomes another function.
-        hyperparameters: One of the searched hyper-parameters takes another value.
+        hyperparameters: One of the searched hyperparameters takes another value.
         new_layer_prob: The probability that an architecture mutation changes a whole layer.
         remove_prob: The probability that an architecture mutation removes instead of adding.
             Adding preserves the network's function; removing does not.

@@ -51,7 +51,7 @@ class Life:
     fitness: float | None
     """The mean return of its last evaluation in this generation."""
     hyperparameters: dict[str, Value]
-    """Its values of the hyper-parameters that are searched."""
+    """Its values of the hyperparameters that are searched."""
     hidden: tuple[int, ...] | None = None
     """The widths of its hidden layers."""
     convs: tuple[Conv, ...] | None = None
@@ -106,16 +106,16 @@ class Population:
         critic: MakeModule | None = None,
         optimizer: MakeOptimizer | None = None,
     ) -> Self:
-        """Make agents that differ in their initial weights and searched hyper-parameters.
+        """Make agents that differ in their initial weights and searched hyperparameters.
 
         Args:
             policy: The kind of policy, such as `DQN`, or a function of the spec, and a config if it
                 takes one, that makes a policy.
             spec: The spec of the environments, `envs.spec`.
-            search: The hyper-parameters to search, with their bounds; none by default.
+            search: The hyperparameters to search, with their bounds; none by default.
             size: The number of agents. More agents search more settings at a time, at proportional
                 cost; 4 to 10 are usual.
-            seed: Seed of the initial weights and hyper-parameters.
+            seed: Seed of the initial weights and hyperparameters.
             config: The settings that all share, as the policy takes them, or as a dict; the
                 defaults of the policy by default.
             network: A user's network, as the policy takes it. A function of the spec makes one for
@@ -142,8 +142,9 @@ class Population:
         if unused := unused_settings(optimizer) & search.parameters.keys():
             raise ConfigError(
                 f"`{min(unused)}` cannot be searched, as `optimizer` takes no `lr` and keeps its "
-                f"own step size. Write `lambda params, lr: torch.optim.SGD(params, lr=lr)`, for "
-                f"example, or leave `{min(unused)}` out of the search."
+                f"own learning rate. Write for example "
+                f"`lambda params, lr: torch.optim.SGD(params, lr=lr)`, or leave `{min(unused)}` "
+                f"out of the search."
             )
 
         def make(place: int, own_seed: int) -> Agent:

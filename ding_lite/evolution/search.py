@@ -1,4 +1,4 @@
-"""The search space of hyper-parameters."""
+"""The search space of hyperparameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ding_lite.settings.config import default_values
 from ding_lite.settings.rules import check_all, positive, whole
 
 Value: TypeAlias = float | int | str | bool | None
-"""A value of a hyper-parameter."""
+"""A value of a hyperparameter."""
 LEARN_EVERY = "learn_every"
 """The env steps per update of an agent, which is a setting of the agent and not of a policy."""
 _FIXED = {
@@ -40,7 +40,7 @@ _FIXED = {
 
 
 class Parameter(ABC):
-    """The values that one hyper-parameter may have."""
+    """The values that one hyperparameter may have."""
 
     @abstractmethod
     def draw(self, rng: np.random.Generator) -> Value:
@@ -212,7 +212,7 @@ def choice(*values: Value) -> Parameter:
 
 
 class Search:
-    """The hyper-parameters to search, and their values.
+    """The hyperparameters to search, and their values.
 
     The settings are those of the policy, and `learn_every`, an agent's env steps per update.
 
@@ -257,7 +257,7 @@ class Search:
     def mutate(
         self, values: Mapping[str, Value], rng: np.random.Generator
     ) -> tuple[str, Value] | None:
-        """Draw a hyper-parameter and another value for it; None if there is none to search."""
+        """Draw a hyperparameter and another value for it; None if there is none to search."""
         if not self.parameters:
             return None
         name = list(self.parameters)[int(rng.integers(len(self.parameters)))]

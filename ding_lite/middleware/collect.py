@@ -171,8 +171,6 @@ class _CollectTransitions(_Collector):
             collected.append(rest)
         act: Callable[..., NumpyArray] = self._policy.act
         if memory is not None:
-            if self._leaves_envs:  # other agents have acted since
-                memory.reset()
             act = partial(act, memory=memory)
 
         for _ in range(self._num_rounds):
@@ -266,6 +264,7 @@ class _EnvMemory:
         self._policy, self._envs = policy, envs
         self._memory = memory_of(policy, envs.num_envs)
         self._seen_obs: NumpyArray | None = None
+        self._is_loaded = False
 
     def begin(self) -> Memory | None:
         """Return the memory, without the states of envs that have changed since `end`.
@@ -273,22 +272,31 @@ class _EnvMemory:
         They change in an evaluation, in a resumed run, or if another collector has stepped them.
         """
         memory = self._memory = fitted(self._memory, self._policy, self._envs.num_envs)
-        if memory is not None and self._seen_obs is not None:
-            memory.reset((self._envs.obs != self._seen_obs).reshape(len(memory), -1).any(axis=1))
+        seen_obs, obs = self._seen_obs, self._envs.obs
+        # Each step of the envs makes a new array, also where the numbers are the same.
+        if memory is not None and seen_obs is not obs:
+            if self._is_loaded and seen_obs is not None:
+                memory.reset((obs != seen_obs).reshape(len(memory), -1).any(axis=1))
+            else:
+                memory.reset()
+        self._is_loaded = False
         return memory
 
     def end(self) -> None:
-        self._seen_obs = None if self._memory is None else self._envs.obs.copy()
+        self._seen_obs = None if self._memory is None else self._envs.obs
 
     def state_dict(self) -> dict[str, Any]:
         memory = fitted(self._memory, self._policy, self._envs.num_envs)
-        return {} if memory is None else {"memory": {**memory.state_dict(), "obs": self._seen_obs}}
+        if memory is None:
+            return {}
+        goes_on = self._is_loaded or self._seen_obs is self._envs.obs
+        return {"memory": {**memory.state_dict(), "obs": self._seen_obs if goes_on else None}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._memory = fitted(self._memory, self._policy, self._envs.num_envs)
         if self._memory is not None:
             self._memory.load_state_dict(state["memory"])
-            self._seen_obs = state["memory"].get("obs")
+            self._seen_obs, self._is_loaded = state["memory"].get("obs"), True
 
 
 class _RecentEpisodes:

@@ -118,8 +118,6 @@ class _KeepBest:
 class KeepBestAgent(_KeepBest):
     """The middleware that `keep_best` makes for a population."""
 
-    __name__ = "keep_best_agent"  # the name of its state in checkpoints
-
     def __init__(self, population: Population, directory: Path) -> None:
         super().__init__(population[0].policy, directory)
         self.population = population

@@ -132,8 +132,8 @@ class RunOptions:
         type=words.number,
         metavar="RETURN",
     )
-    """The mean return of 20 greedy episodes at which the environment counts as solved and the run
-    ends."""
+    """The mean return of 20 greedy episodes at which the environment counts as solved; the run
+    ends at this plus the setting `target_margin`."""
     max_env_steps: int = _option(
         in_file=True,
         usual="that of the preset, else {max_env_steps}",
@@ -161,7 +161,7 @@ class RunOptions:
     """A function of your own that is called with the newest value of every metric and the env
     steps whenever a row of metrics is written: path/to/file.py:my_logger."""
     smoke: bool = _option(False, of=_ALL, action="store_true")
-    """Only a trial, of at most 2,000 env steps."""
+    """Make a trial run of at most 2,000 env steps."""
     device: str = _option("cpu", in_file=True, usual="cpu", metavar="DEVICE")
     """The device of the networks, as PyTorch names it, such as cuda."""
     compile: Compile = _option(

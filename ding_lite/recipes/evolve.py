@@ -113,8 +113,8 @@ def evolve(  # noqa: PLR0913, D417 - all of a run; all but four by name, and few
         env: An environment as `make_envs` takes it: an id of gymnasium's registry,
             `package.module:Env-v0`, `path/to/file.py:MyEnv`, a class or a function.
         search: The settings in which the agents differ, with their bounds. By default those of the
-            preset, or step sizes and batch sizes around their usual values, without the settings
-            that are given.
+            preset, or learning rates and batch sizes around their usual values, without the
+            settings that are given.
         settings: Settings of the policy and of evolution: a dict or an EasyDict.
         **more: Further settings by name, such as `gamma=0.98`; they override `settings`.
 
@@ -164,7 +164,7 @@ def _usual_search(plan: RunPlan) -> Search:
 
 
 def _default_search(config: Any) -> Search:  # noqa: ANN401 - a dataclass of any kind
-    """Return a search of step sizes, a fifth to five times, and batch sizes, a quarter to twice."""
+    """Return a search of learning rates (a fifth to five times) and batch sizes (1/4 to twice)."""
     parameters: dict[str, Parameter] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)

@@ -85,9 +85,11 @@ class TrainConfig:
     longer, and makes it more likely that the final verdict reaches the target too. If returns vary
     widely, about half of their spread is useful."""
     confirm_episodes: int = setting(20, NATURAL)
-    """Fresh greedy episodes that replace an evaluation which reaches the target: their mean decides
-    whether the run ends and which policy is kept as the best. 0 accepts the evaluation itself. More
-    is safer if returns vary widely, as the best of many noisy evaluations is too high."""
+    """An evaluation that reaches the target is continued to this many greedy episodes, beyond 20
+    only while `eval_share` covers them; without a share, it is repeated with this many. Their mean
+    decides whether the run ends and which policy is kept as the best. 0 accepts the evaluation
+    itself. More is safer if returns vary widely, as the best of many noisy evaluations is too
+    high."""
     checkpoint_every: int = setting(10_000, COUNT)
     """Env steps from one checkpoint to the next, which is the most that a killed run loses."""
     log_every: int | None = setting(None, COUNT)

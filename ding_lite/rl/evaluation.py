@@ -12,7 +12,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, NonFiniteError
 from ding_lite.rl.batch import BoolArray, NumpyArray
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.memory import memory_of
@@ -110,6 +110,17 @@ class PlayedByEach:
         return tuple(sum(own) / len(own) for own in self.returns)
 
 
+class BrokenPlayers(NonFiniteError):
+    """Actions of some players are not finite."""
+
+    def __init__(self, error: NonFiniteError, players: frozenset[int], env_steps: int) -> None:
+        super().__init__(str(error))
+        self.players = players
+        """The indices of these players."""
+        self.env_steps = env_steps
+        """The env steps played before."""
+
+
 def play_each(
     act: Callable[[NumpyArray, NumpyArray], NumpyArray],
     envs: Envs,
@@ -123,6 +134,9 @@ def play_each(
     is. After an episode an environment begins the next one of any player, so that environments are
     idle only at the end, when no episode is left to begin. `act` gets the observations and the
     index of the player of each environment, [N]. The environments are reset first.
+
+    Raises:
+        BrokenPlayers: If actions are not finite.
     """
     if not episodes or min(episodes) < 1:
         raise ConfigError(
@@ -132,13 +146,22 @@ def play_each(
     waiting = (player for players in rounds for player in players if player is not None)
     idle = -1
     player_N = np.array([next(waiting, idle) for _ in range(envs.num_envs)])
+    actor_N = player_N.clip(0)  # an idle environment is left to its last player
     returns: list[list[float]] = [[] for _ in episodes]
 
     env_steps = 0
     envs.reset()
     envs.take_finished()
     while (player_N != idle).any():
-        step = envs.step(act(envs.obs, player_N.clip(0)))
+        action = act(envs.obs, actor_N)
+        try:
+            step = envs.step(action)
+        except NonFiniteError as error:
+            is_finite_N = np.isfinite(action).reshape(len(action), -1).all(axis=1)
+            if is_finite_N.all():  # an environment returned NaN
+                raise
+            players = frozenset(actor_N[~is_finite_N].tolist())
+            raise BrokenPlayers(error, players, env_steps) from error
         if reset is not None:
             reset(step.terminated | step.truncated)
         env_steps += envs.num_envs
@@ -147,6 +170,7 @@ def play_each(
             if player != idle:
                 returns[player].append(episode.ret)
                 player_N[episode.env_index] = next(waiting, idle)
+        actor_N = np.where(player_N == idle, actor_N, player_N)
     return PlayedByEach(tuple(map(tuple, returns)), env_steps)
 
 

@@ -106,7 +106,7 @@ def text_table(rows: dict[str, Row]) -> str:
 
 def _about_gpu(name: str | None) -> str:
     if name is None:
-        return "There was no GPU at hand: [what was measured on one](gpu/README.md) is kept apart."
+        return "This machine has no GPU; [GPU measurements](gpu/README.md) are a page of their own."
     return f"GPU: {name}; what ran there says so."
 
 

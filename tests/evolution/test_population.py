@@ -323,6 +323,15 @@ def test_updates_follow_the_env_steps_of_an_agent(spec: EnvSpec) -> None:
     assert agent.hyperparameters == {"learn_every": 3}
 
 
+def test_an_heir_owes_the_updates_of_its_parent(spec: EnvSpec) -> None:
+    heir, parent = Population.of(DQN, spec, Search(learn_every=integer(3, 4)), size=2)
+    heir.learn_every = parent.learn_every = 3
+    heir.act(np.zeros((90, 4), dtype=np.float32))
+    parent.act(np.zeros((7, 4), dtype=np.float32))
+    heir.inherit(parent, seed=1)
+    assert (heir.take_updates(), parent.take_updates()) == (2, 2)
+
+
 def test_invalid_agents_and_populations_are_refused(spec: EnvSpec) -> None:
     with pytest.raises(ConfigError, match="needs agents"):
         Population([])

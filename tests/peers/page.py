@@ -137,7 +137,7 @@ def summary(records: Records) -> str:
     lines = ["| | ding_lite | times as fast as |", "|---|---:|---|"]
     for name, record in records.items():
         workload, results = WORKLOADS[name], record["results"]
-        unit = workload.unit.replace(" of processor time", "").replace(" a second", "/s")
+        unit = _short_unit(workload)
         ours, *others = rows_of(name, results[0])
         for index, what in enumerate(workload.brief):
             own = ours[2][index]
@@ -154,15 +154,28 @@ def sizes_text(size: dict[str, Any]) -> str:
     return "".join(f", {name} {value}" for name, value in size.items())
 
 
+def cores_of(machine: dict[str, Any]) -> str:
+    """Return the number and the kind of the cores in words."""
+    number = machine["cores"]
+    return f"{number} core{'' if number == 1 else 's'} of {machine['cpu']}"
+
+
 def _circumstances(name: str, record: dict[str, Any]) -> str:
     machine = record["machine"]
     return (
         f"`{name}`, {record['date'][:10]}, commit {record['commit']}, rounds: {record['rounds']}, "
-        f"{machine['cores']} cores of {machine['cpu']}, load {machine['load_before'][0]:g} before "
+        f"{cores_of(machine)}, load {machine['load_before'][0]:g} before "
         f"and {machine['load_after'][0]:g} after."
     )
 
 
+def _short_unit(workload: Any) -> str:
+    unit: str = workload.unit
+    return unit.replace(" of processor time", "").replace(" a second", "/s")
+
+
 def _head(size: dict[str, Any], number: str, workload: Any) -> str:
     named = sizes_text(size).removeprefix(", ")
+    if number == "cost":
+        number = _short_unit(workload)
     return number if not named else named if len(workload.numbers) == 1 else f"{named}: {number}"

@@ -66,19 +66,19 @@ WORKLOADS = {
         numbers=("add 16", "sample"),
     ),
     "middleware": Workload(
-        "A step of a task, for each of its middleware that do nothing",
+        "The cost of a step of a task, for each empty middleware",
         ("Call one middleware",),
         "us of processor time",
         sizes=tuple({"count": count} for count in (1, 5, 20)),
     ),
     "evolution": Workload(
-        "An update of each of four DQNs of 32x32, batches of 128, for each of them",
+        "An update of a population of four DQNs (32x32, batches of 128), for each agent",
         ("DQN update of one of 4 agents, batch 128",),
         "us of processor time",
     ),
     "weights": Workload(
-        "Hand new weights to a process, from the call until they are in its own tensors",
-        ("Hand 1 MB of new weights to a process",),
+        "Send new weights to a process, from the call until they are in its own tensors",
+        ("Send 1 MB of new weights to a process",),
         "ms",
         ("wall time",),
         sizes=({"megabytes": 1}, {"megabytes": 10}),

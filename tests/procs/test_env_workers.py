@@ -1,4 +1,4 @@
-"""Environments in processes of their own: the same episodes, and no end without a word."""
+"""Environments in processes of their own: the same episodes, and no end without an error."""
 
 import multiprocessing
 import os

@@ -123,7 +123,7 @@ with Task() as task:
 rests = [agent.rests for agent in actors]
 check("broken in an evaluation", rests == [True, False, False] and task.ctx.total_step == 0)
 spoil(actors.best)
-evaluate.judge_best(task.ctx)
+evaluate.judge_best(task.ctx)  # type: ignore[attr-defined]
 rests = [agent.rests for agent in actors]
 check("broken in fresh episodes", sum(rests) == 2 and task.ctx.finish)
 say("judged", [agent.fitness for agent in actors], task.ctx.eval_steps, task.ctx.eval_value)

@@ -25,20 +25,24 @@ BRIEF = (
     ("sac", "Pendulum-v1"),
     ("td3", "Pendulum-v1"),
     ("ppo", "LunarLander-v3"),
+    ("dqn", "LunarLander-v3"),
 )
 """The tasks in the table of the README."""
 NUM_RESAMPLES = 2_000
 _BETWEEN = re.compile(r"(<!-- results: .*? -->\n).*?(<!-- end of results -->)", re.DOTALL)
 INTRODUCTION = """# Results
 
-Written by `make results`: `ding-lite train POLICY ENV --seed N` trains each preset, and the same
-script trains Stable-Baselines3 with the tuned values of
-[its zoo](https://github.com/DLR-RM/rl-baselines3-zoo). A run ends when 20 greedy episodes reach the
-target, or with its env steps; if its last 20 episodes do so, it counts as *reached*, too.
-Evaluations take a tenth of the env steps of both. *Return* is the interquartile mean of the seeds,
-each the mean of 20 greedy episodes behind the run, with its 95 % bootstrap interval; *env steps*
-and *processor time* are medians of the seeds that reached the target, evaluations and start-up
-included. `data/` has the day, the commit and the processor of each run."""
+Written by `make results`: `ding-lite train POLICY ENV --seed N` trains the presets of PPO, DQN,
+SAC and TD3 on the tasks below, and the same script trains Stable-Baselines3 with the tuned values
+of [its zoo](https://github.com/DLR-RM/rl-baselines3-zoo). A run of ding_lite ends when 20 greedy
+episodes reach the target plus the preset's `target_margin` (20 on Pendulum with SAC and TD3 and on
+the landers with PPO, 40 on LunarLander with DQN, 0 elsewhere), one of Stable-Baselines3 when they
+reach the target; both end with their env steps. If its last 20 episodes reach the target, a run
+counts as *reached*, too. Evaluations take a tenth of the env steps of both. *Return* is the
+interquartile mean of the seeds, each the mean of 20 greedy episodes after the run, with its 95 %
+bootstrap interval; *env steps* and *processor time* are medians of the seeds that reached the
+target, evaluations and start-up included. `data/` has the day, the commit and the processor of each
+run."""
 NOTES = {
     "MinAtar": """The targets are returns of PPO in [gymnax](https://github.com/RobertTLange/gymnax),
 which plays easier games: MinAtar repeats the last action in a tenth of the env steps."""

@@ -157,7 +157,7 @@ def test_steps_of_environments_without_an_episode_are_counted():
     assert played.mean_returns == (6.0, 6.0)
     assert ends == [False, False, True] * 2
     # The fifth episode is played by the first environment, while three have nothing left to do.
-    assert seen == [[0, 1, 0, 1]] * 3 + [[1, 0, 0, 0]] * 3
+    assert seen == [[0, 1, 0, 1]] * 3 + [[1, 1, 0, 1]] * 3
     assert played.env_steps == 4 * 6
 
 

@@ -313,4 +313,4 @@ def _torch() -> Iterator[Finding]:
         names = {torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}
         yield Finding("ok", "gpu", f"{torch.cuda.device_count()}: {', '.join(sorted(names))}")
     else:
-        yield Finding("ok", "gpu", "none; policies of this size learn on the processor")
+        yield Finding("ok", "gpu", "none; policies train on the CPU")

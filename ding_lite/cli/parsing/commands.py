@@ -30,7 +30,7 @@ from ding_lite.options.derived import add_options, sentences_below
 from ding_lite.options.words import Pairs, assignment, path, searched, whole_number
 
 _WORDS = {
-    "policies": "dqn, ddpg, td3, sac, a2c, ppo, impala",
+    "policies": "dqn, ddpg, td3, sac, a2c, ppo, impala, r2d2",
     "columns": ", ".join(SORTED_BY),
     "trust": "import the code that the run names, even if you have not saved it on this machine",
 }
@@ -98,7 +98,7 @@ class Train(Command):
     takes, example = "[options] POLICY ENV", "dqn CartPole-v1 --set lr=1e-3 --seed 1"
     of_runs = "train"
     policy = Argument(metavar="POLICY")
-    """the policy to train: {policies}, r2d2"""
+    """the policy to train: {policies}"""
     set = Option(type=assignment, action=Pairs, default={}, metavar="KEY=VALUE")
     """a setting of the policy or of training, such as lr=3e-4 or hidden=64,64; may be given
     several times (default: that of the environment's preset, if there is one)"""
@@ -107,7 +107,7 @@ class Train(Command):
 
 
 class Evolve(Command):
-    """Evolve a population of policies that tune themselves."""
+    """Train a population of agents, and evolve their hyperparameters."""
 
     function = "ding_lite.cli.train", "evolve_policies"
     takes = "[options] POLICY ENV"
@@ -117,7 +117,7 @@ class Evolve(Command):
     """the policy to evolve: {policies}"""
     search = Option(type=searched, action="append", metavar="KEY=LOW:HIGH")
     """a setting in which agents differ: lr=1e-4:1e-2:log, batch_size=8:64, 'loss=huber|mse'; may
-    be given several times (default: that of a preset, or step sizes and batch sizes)"""
+    be given several times (default: that of a preset, or learning rates and batch sizes)"""
     set = Option(type=assignment, action=Pairs, default={}, metavar="KEY=VALUE")
     """a setting of the policy or of evolution that all agents share, such as gamma=0.98 or
     mutation_sd=0.2; may be given several times"""

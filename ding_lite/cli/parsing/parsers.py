@@ -85,7 +85,7 @@ def make_parsers() -> tuple[Parser, dict[str, Parser]]:
         "--version",
         action="version",
         version=f"ding-lite {__version__}",
-        help="show which version this is",
+        help="print the version and exit",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     of_command = {}

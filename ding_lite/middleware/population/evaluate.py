@@ -18,8 +18,7 @@ from ding_lite.evolution.population import Population
 from ding_lite.middleware.checks import Period, for_all_envs
 from ding_lite.rl.batch import BoolArray
 from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.evaluation import is_below, play_each
-from ding_lite.rl.memory import memory_of
+from ding_lite.rl.evaluation import BrokenPlayers, is_below, play_each
 from ding_lite.runtime.context import Context
 
 _AT_ONCE = 6
@@ -46,7 +45,7 @@ class EvaluatePopulation:
     max_env_steps: int | None
     processes: Processes | None = None
 
-    __name__ = "evaluate_population"  # the name of its state in checkpoints
+    __name__ = "evaluate"
     optional_state = True
 
     def __call__(self, ctx: Context) -> None:
@@ -128,7 +127,7 @@ class EvaluatePopulation:
 
 
 def report_fitness(ctx: Context, population: Population, value: float) -> None:
-    """Write the metrics of an evaluation whose best agent has the return `value`."""
+    """Write the metrics of an evaluation; `value` is the return of the best agent."""
     ctx.metrics["eval_return"] = value
     ctx.metrics["eval_steps"] = ctx.eval_steps
     known = [agent.evaluations[-1] for agent in population if agent.evaluations and not agent.rests]
@@ -149,32 +148,19 @@ def _play_here(
     """Return each agent's returns in this process, and the env steps; NaN for those that rest."""
     returns, env_steps = [(math.nan,) * episodes for _ in agents], 0
     while healthy := [place for place, agent in enumerate(agents) if not agent.rests]:
-        playing = [agents[place] for place in healthy]
-        act = ActTogether(playing)
+        act = ActTogether([agents[place] for place in healthy])
         try:
-            played = play_each(act, envs, episodes=[episodes] * len(playing), reset=act.reset)
-        except NonFiniteError as error:
-            _set_aside_broken(playing, envs, error)
+            played = play_each(act, envs, episodes=[episodes] * len(healthy), reset=act.reset)
+        except BrokenPlayers as error:
+            env_steps += error.env_steps
+            for player in error.players:
+                agents[healthy[player]].set_aside(error)
             continue
         for place, own in zip(healthy, played.returns, strict=True):
             returns[place] = own
-        env_steps = played.env_steps
+        env_steps += played.env_steps
         break
     return returns, env_steps
-
-
-def _set_aside_broken(agents: Sequence[Agent], envs: Envs, error: NonFiniteError) -> None:
-    """Set aside the agents with actions that are not finite; without any, raise the error."""
-    obs, broken = envs.obs, []
-    for agent in agents:
-        memory = memory_of(agent, len(obs))
-        more = {} if memory is None else {"memory": memory}
-        if not np.isfinite(agent.act(obs, explore=False, **more)).all():
-            broken.append(agent)
-    if not broken:
-        raise error
-    for agent in broken:
-        agent.set_aside(error)
 
 
 def longest_evaluation(envs: Envs, episodes: int) -> int | None:

@@ -169,7 +169,7 @@ def evolve(
             replaced.
         tournament: Selects the agents that are copied to the places of others.
         mutation: Mutates all agents except the best.
-        every: Steps of the pipeline from one generation to the next. More gives hyper-parameters
+        every: Steps of the pipeline from one generation to the next. More gives hyperparameters
             more time to show their effect.
         every_env_steps: Env steps of the ctx from one generation to the next, instead of `every`.
         lineage: A file with one line of JSON for each agent of each generation: its parent, its

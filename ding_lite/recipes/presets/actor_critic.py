@@ -63,8 +63,8 @@ _CHEETAH_PPO: dict[str, Any] = {
     "activation": "relu",
     "log_std_start": -2.0,
 }
-# With advantages over about 20 steps and a decaying step size the return ended at 154; these values
-# reached 294 in 100,352 env steps.
+# With advantages over about 20 steps and a decaying learning rate the return ended at 154; these
+# values reached 294 in 100,352 env steps.
 _SWIMMER_PPO: dict[str, Any] = {
     **_MUJOCO_PPO,
     "target": 281.0,
@@ -95,8 +95,8 @@ _MINATAR_PPO: dict[str, Any] = {
     "unroll": 128,
     "checkpoint_every": 250_000,
 }
-# With purejaxrl's layers and step size three seeds ended at returns of 5 to 10. On Space Invaders
-# these values ended at 112, which is no more than with purejaxrl's.
+# With purejaxrl's layers and learning rate three seeds ended at returns of 5 to 10. On Space
+# Invaders these values ended at 112, which is no more than with purejaxrl's.
 _ASTERIX_PPO: dict[str, Any] = {
     **_MINATAR_PPO,
     "target": 15.0,

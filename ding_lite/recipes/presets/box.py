@@ -32,9 +32,9 @@ MUJOCO_SAC: dict[str, Any] = {
 }
 # Fujimoto et al. 2018 (arXiv:1802.09477), with the sizes of their later code (sfujim/TD3).
 _MUJOCO_TD3: dict[str, Any] = {**MUJOCO_SAC, "warmup": 25_000}
-# rl-baselines3-zoo's step sizes for SAC, with 256x256 units in place of 400x300. Three seeds needed
-# 88,000 to 283,000 env steps. Seed 0 still hovered after 190,000 with 8 envs, half an update for
-# each env step, batches of 128, steps of 1e-3 and rewards of a tenth.
+# rl-baselines3-zoo's learning rates for SAC, with 256x256 units in place of 400x300. Three seeds
+# needed 88,000 to 283,000 env steps. Seed 0 still hovered after 190,000 with 8 envs, half an update
+# for each env step, batches of 128, steps of 1e-3 and rewards of a tenth.
 _LANDER_SAC: dict[str, Any] = {
     "max_env_steps": 500_000,
     "num_envs": 1,

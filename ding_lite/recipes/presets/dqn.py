@@ -139,9 +139,9 @@ DQN_EVOLUTION_PRESETS: Presets = {
     },
     # Four agents share the env steps, so that each collects a quarter of them. An early end of
     # exploration, two updates for each env step and 64 units in a layer compensate for that; with
-    # 32 units nearly all env steps are needed. The default search, step sizes from a fifth to five
-    # times this one, left seeds 0 and 1 below 200. Uncut evaluations took up to 31 % of all env
-    # steps.
+    # 32 units nearly all env steps are needed. The default search, learning rates from a fifth to
+    # five times this one, left seeds 0 and 1 below 200. Uncut evaluations took up to 31 % of all
+    # env steps.
     "LunarLander-v3": {
         "max_env_steps": 400_000,
         "num_envs": 16,

@@ -364,7 +364,7 @@ class Envs:
             if np.count_nonzero(np.isfinite(action)) != action.size:  # faster than `all`
                 raise NonFiniteError(
                     f"`action` for {self.spec.env_id} has NaN or infinity; finite numbers were "
-                    f"expected. The policy has weights that have blown up; a lower step size or "
+                    f"expected. The weights of the policy have diverged; a lower learning rate or "
                     f"`max_grad_norm` helps."
                 )
             return

@@ -47,7 +47,7 @@ class ActorCriticConfig(PolicyConfig, StepConfig):
     """The settings that A2C, PPO and IMPALA share."""
 
     lr_updates: int = 10_000
-    """The number of updates in which the step size falls; usually all updates of the run."""
+    """The number of updates in which the learning rate falls; usually all updates of the run."""
     hidden: tuple[int, ...] = (64, 64)
     """The widths of the hidden layers. Wider layers can learn more and take longer. For vectors,
     actor and critic have separate layers; for images they share the layers and the convolutions."""

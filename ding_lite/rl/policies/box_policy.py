@@ -56,10 +56,10 @@ class BoxPolicyConfig(PolicyConfig):
     """The settings that DDPG, TD3 and SAC share."""
 
     actor_lr: float = setting(1e-3, STEP_SIZE)
-    """Adam's step size for the actor. Higher learns faster; too high gets stuck. 1e-4 to 3e-3 are
-    usual."""
+    """Adam's learning rate for the actor. Higher learns faster; too high gets stuck. 1e-4 to 3e-3
+    are usual."""
     critic_lr: float = setting(1e-3, STEP_SIZE)
-    """Adam's step size for the critics; usually that of the actor or a few times as much."""
+    """Adam's learning rate for the critics; usually that of the actor or a few times as much."""
     n_step: int = setting(1, COUNT)
     """The number of rewards summed before bootstrapping; 1, or 3 to 5 with many collectors and a
     prioritized replay."""

@@ -58,7 +58,7 @@ class DQNConfig(QLearningConfig, StepConfig):
     """Settings of DQN. The defaults suit small tasks such as CartPole."""
 
     lr: float = 2e-3
-    """Adam's step size. Higher learns faster; too high undoes what was learned.
+    """Adam's learning rate. Higher learns faster; too high undoes what was learned.
     1e-4 to 3e-3 are usual, and larger networks need lower ones."""
     n_step: int = setting(3, COUNT)
     """The number of rewards summed before bootstrapping; 1 to 5 are usual."""
@@ -235,8 +235,8 @@ class DQN(OpenPolicy):
                 weighted by their importance weights.
 
         Returns:
-            `loss`; `q_mean`, the mean value of the actions taken; `lr` if the step size falls; for
-            prioritized transitions also `td_error`, [B], the distance of each value from its
+            `loss`; `q_mean`, the mean value of the actions taken; `lr` if the learning rate falls;
+            for prioritized transitions also `td_error`, [B], the distance of each value from its
             target.
 
         Raises:
@@ -374,7 +374,7 @@ class DQN(OpenPolicy):
 
     @property
     def lr(self) -> float:
-        """The step size of the last update."""
+        """The learning rate of the last update."""
         return self._optimizer.lr
 
     @property

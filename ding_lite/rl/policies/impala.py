@@ -36,7 +36,7 @@ class IMPALAConfig(ActorCriticConfig):
     """Settings of IMPALA. The defaults suit small tasks such as CartPole."""
 
     lr: float = 3e-3
-    """Adam's step size. Higher learns faster; too high undoes what was learned.
+    """Adam's learning rate. Higher learns faster; too high undoes what was learned.
     3e-4 to 5e-3 are usual, and larger networks need lower ones."""
     rho_clip: float = setting(1.0, positive)
     """The upper bound of an action's importance ratio in its own advantage and value error. Lower

@@ -38,7 +38,7 @@ class PPOConfig(ActorCriticConfig):
     """Settings of PPO. The defaults suit small tasks such as CartPole."""
 
     lr: float = 2e-3
-    """Adam's step size. Higher learns faster; too high undoes what was learned.
+    """Adam's learning rate. Higher learns faster; too high undoes what was learned.
     1e-4 to 2e-3 are usual, and larger networks need lower ones."""
     gae_lambda: float = setting(0.95, SHARE)
     """Lambda of GAE: 0 relies on the values, 1 on the rewards; 0.9 to 0.97 are usual."""

@@ -43,7 +43,7 @@ class R2D2Config(QLearningConfig, TorchPolicyConfig):
     """Settings of R2D2. The defaults suit small tasks."""
 
     lr: float = 2e-3
-    """The step size of Adam; 1e-4 to 3e-3 are usual."""
+    """The learning rate of Adam; 1e-4 to 3e-3 are usual."""
     n_step: int = 3
     """The number of rewards summed before bootstrapping, within a sequence; 1 to 5 are usual."""
     batch_size: int = 32

@@ -150,7 +150,7 @@ class TorchRolloutPolicy(TorchPolicy[ConfigT]):
             rollouts: All of the same length.
 
         Returns:
-            `loss` and the metrics of the last update; `lr` if the step size falls.
+            `loss` and the metrics of the last update; `lr` if the learning rate falls.
 
         Raises:
             NonFiniteError: If a loss is NaN or infinite. That step is not done.

@@ -321,7 +321,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
                 weighted by their importance weights.
 
         Returns:
-            `loss` and the metrics of the loss; `lr` if the step size falls.
+            `loss` and the metrics of the loss; `lr` if the learning rate falls.
 
         Raises:
             NonFiniteError: If the loss is NaN or infinite. The weights are then unchanged. On a

@@ -134,7 +134,7 @@ class FlatAdam:
 
     The arithmetic is that of `torch.optim.Adam`. The overhead of its Python code would take several
     times as long as the update of a small network. If `captured`, CUDA graphs contain its steps, so
-    the step size is also kept on the device.
+    the learning rate is also kept on the device.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class FlatAdam:
 
     @property
     def lr(self) -> float:
-        """The step size of the next update; it may be changed at any time."""
+        """The learning rate of the next update; it may be changed at any time."""
         return self._lr
 
     @lr.setter

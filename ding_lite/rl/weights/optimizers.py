@@ -24,9 +24,9 @@ class TorchOptimizer:
 
     Args:
         make: Makes the optimiser from a list of parameters. If it has an argument `lr`, as the
-            classes of `torch.optim` do, it gets the step size of the policy's config and follows
-            its schedule; otherwise it keeps its own step size. The ratios between the step sizes of
-            parameter groups stay the same.
+            classes of `torch.optim` do, it gets the learning rate of the policy's config and
+            follows its schedule; otherwise it keeps its own learning rate. The ratios between the
+            learning rates of parameter groups stay the same.
         parameters: The parameters to learn; the gradient of each is a view into `grad_P`.
     """
 
@@ -65,7 +65,7 @@ class TorchOptimizer:
 
     @property
     def lr(self) -> float:
-        """The step size that the optimiser gets, or that of its first parameter group."""
+        """The learning rate that the optimiser gets, or that of its first parameter group."""
         return self._lr if self._takes_lr else float(self._optimizer.param_groups[0]["lr"])
 
     @lr.setter
@@ -144,16 +144,16 @@ class TorchOptimizer:
         is_saved = type(own).state_dict is not torch.optim.Optimizer.state_dict
         if hasattr(own.step, "_wrapped_by_lr_sched") and (self._takes_lr or not is_saved):
             reason = (
-                "takes `lr`, so that the policy sets the step size of each update"
+                "takes `lr`, so that the policy sets the learning rate of each update"
                 if self._takes_lr
                 else "has no place for its progress in `state_dict`, so that a resumed run or a "
                 "copy of the policy would start it anew"
             )
             raise ConfigError(
-                f"A scheduler changes the step size of the {type(own).__name__} that `optimizer` "
-                f"made, and `optimizer` {reason}. Set `lr_end`, where the config has it, for a "
-                f"step size that falls. Or write a subclass of the optimiser without an argument "
-                f"`lr`: its `step` steps the scheduler too, and its `state_dict` and "
+                f"A scheduler changes the learning rate of the {type(own).__name__} that "
+                f"`optimizer` made, and `optimizer` {reason}. Set `lr_end`, where the config has "
+                f"it, for a learning rate that falls. Or write a subclass of the optimiser without "
+                f"an argument `lr`: its `step` steps the scheduler too, and its `state_dict` and "
                 f"`load_state_dict` contain the scheduler's state."
             )
 

@@ -14,7 +14,7 @@ QUICK = ["--max-env-steps", "320", "--set", "hidden=8,", "--quiet"]
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with three seeds of a DQN, another step size, and a population."""
+    """Return a folder with three seeds of a DQN, another learning rate, and a population."""
     folder = tmp_path_factory.mktemp("reported")
     before = Path.cwd()
     os.chdir(folder)

@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite import middleware as mw
@@ -407,6 +408,43 @@ def test_an_agent_with_actions_of_nan_in_its_confirmation_rests() -> None:
     assert all(agent.fault is not None for agent in population)
     assert ctx.eval_value == -math.inf
     assert "finish" not in record.writes
+
+
+class Cliff(gymnasium.Env[Any, Any]):
+    """Episodes of three env steps; a large action leads to a large observation."""
+
+    observation_space = Box(-1e3, 1e3, (1,), np.float32)
+    action_space = Box(-1.0, 1.0, (1,), np.float32)
+    num_steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.time = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        Cliff.num_steps += 1
+        obs = np.full(1, 100.0 if action[0] > 0.5 else 0.0, np.float32)
+        return obs, 1.0, self.time == 3, False, {}
+
+
+def test_only_the_agent_that_acted_is_set_aside_and_all_env_steps_are_counted() -> None:
+    class Steep(SAC):
+        action = 0.0
+
+        def act(self, obs: Any, *, explore: bool = True) -> Any:
+            """Return NaN for large observations, which only a large action leads to."""
+            return np.where(obs > 50.0, np.nan, self.action)
+
+    with make_envs(Cliff, 2, mode="sync") as envs:
+        population = Population.of(Steep, envs.spec, size=3, config={"hidden": (8,)})
+        fast: Any = population[1].policy
+        fast.action = 1.0
+        before = Cliff.num_steps
+        ctx, _ = run_step(mw.evaluate(population, envs, every=1))
+    assert [agent.fitness for agent in population] == [3.0, None, 3.0]
+    assert ctx.eval_steps == Cliff.num_steps - before
 
 
 def test_rewards_of_nan_while_an_agent_is_confirmed_are_no_fault_of_it(population, eval_envs):

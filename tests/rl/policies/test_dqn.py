@@ -82,7 +82,7 @@ CONFIGS = {
     "squared": replace(SMALL, loss="mse"),
     "clipped": replace(SMALL, max_grad_norm=0.05),
     "hard target": replace(SMALL, target_tau=1.0, target_every=7),
-    "falling step size": replace(SMALL, lr_end=1e-4, lr_updates=10),
+    "falling learning rate": replace(SMALL, lr_end=1e-4, lr_updates=10),
     "three layers": replace(SMALL, hidden=(8, 12, 16)),
     "dueling": replace(SMALL, dueling=True),
     "deep dueling": replace(SMALL, dueling=True, double=False, hidden=(8, 12, 16)),

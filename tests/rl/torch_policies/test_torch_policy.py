@@ -474,7 +474,7 @@ def test_learners_keep_generators_that_are_attributes():
 
 
 class WithBonus(PlainDQN):
-    """Adds a reward that a network with an optimiser and a step size of its own predicts."""
+    """Adds a reward that a network with an optimiser and a learning rate of its own predicts."""
 
     def build(self):
         super().build()

@@ -151,7 +151,7 @@ SGD: Any = torch.optim.SGD
             lambda params: torch.optim.SGD(nn.Linear(3, 2).parameters(), lr=0.1),
             "an optimiser of other parameters",
         ),
-        (lambda params, lr: scheduled(params, lr), "the policy sets the step size of each update"),
+        (lambda params, lr: scheduled(params, lr), "the policy sets the learning rate of each"),
         (lambda params: scheduled(params, 0.1), "a resumed run or a copy of the policy"),
     ],
 )

@@ -58,7 +58,8 @@ _REASONS = {
     HUNG_UP: "it has another key, or what listens at {} is another node or none.",
 }
 _SILENCE = (
-    "what listens at {} hangs up without a word, as a port forward does with no node behind it"
+    "what listens at {} closes each connection without a greeting, as a port forward does that has "
+    "no node behind it"
 )
 """No node hangs up without a greeting."""
 

@@ -52,14 +52,14 @@ class StepConfig(CommonConfig):
     """The settings that all policies with a single loss share."""
 
     lr: float = setting(1e-3, STEP_SIZE)
-    """Adam's step size. Higher learns faster; too high undoes what was learned.
+    """Adam's learning rate. Higher learns faster; too high undoes what was learned.
     1e-4 to 3e-3 are usual, and larger networks need lower ones."""
     lr_end: float | None = setting(None, STEP_SIZE)
-    """The step size from update `lr_updates` on, to which it falls linearly; None keeps `lr`. A
-    tenth of `lr` is usual: with a lower step size learning settles and less is forgotten."""
+    """The learning rate from update `lr_updates` on, to which it falls linearly; None keeps `lr`. A
+    tenth of `lr` is usual: with a lower learning rate learning settles and less is forgotten."""
     lr_updates: int = setting(50_000, COUNT)
-    """The number of updates in which the step size falls; usually all updates of the run. The count
-    of updates is saved, so that a resumed run continues with the same step size."""
+    """The number of updates in which the learning rate falls; usually all updates of the run. The
+    count of updates is saved, so that a resumed run continues with the same learning rate."""
     max_grad_norm: float | None = setting(None, positive)
     """The norm to which a larger gradient is clipped; None does not clip."""
 

@@ -73,7 +73,7 @@ class OpenPolicy(ABC):
     _random: TorchRandom
     """The stream that a user's networks draw from."""
     _lr_at: Schedule
-    """The step size as a function of the number of updates done."""
+    """The learning rate as a function of the number of updates done."""
     _norm: RunningNorm | None
     """The statistics by which observations are normalised."""
     _sees_trees: bool
