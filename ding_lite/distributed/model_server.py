@@ -114,13 +114,16 @@ class ModelServer:
     def fetch(self, *, newer_than: int | None = None) -> Model | None:
         """Return the newest weights that have arrived; None if there are none.
 
-        The publishing node gets the weights that it has published last.
+        The publishing node gets a copy of the weights that it has published last. On other nodes
+        all fetches of a version share their tensors: copy them before you change them in place.
 
         Args:
-            newer_than: The version that was fetched before; it is not returned again.
+            newer_than: Return higher versions only. A restarted publisher counts from 1 again, and
+                a server that has fetched from it before returns any of its versions.
         """
+        least = -math.inf if newer_than is None else newer_than
         if self._version is not None:
-            if self._version == newer_than:
+            if self._version <= least:
                 return None
             own = self._router.published(self._published)
             return Model(own["number"][1], own["weights"])
@@ -128,8 +131,9 @@ class ModelServer:
         if published is None:
             return None
         number = Number(*published["number"])
-        # A restarted publisher counts from 1 again: the same version may be new weights.
-        if number == self.fetched and number.version == newer_than:
+        fetched = self.fetched
+        has_restarted = fetched is not None and fetched.incarnation != number.incarnation
+        if number.version <= least and not has_restarted:
             return None
         self.fetched = number
         return Model(number.version, published["weights"])
@@ -160,10 +164,10 @@ class ModelServer:
         timeout: float | None = 60.0,
         until: Callable[[], bool] = lambda: False,
     ) -> Model | None:
-        """Wait for weights of another version; return None if `until()` ended the wait.
+        """Wait for weights as `fetch` returns them; return None if `until()` ended the wait.
 
         Raises:
-            DeadlineExceeded: No other version was published in time.
+            DeadlineExceeded: No such version was published in time.
         """
         found: list[Model] = []
 
@@ -174,7 +178,8 @@ class ModelServer:
 
         if not self.wait_for(has_come, timeout=timeout, until=until):
             raise DeadlineExceeded(
-                f"No version of `{self._published}` other than {newer_than} has come within "
+                f"No version of `{self._published}`"
+                f"{'' if newer_than is None else f' above {newer_than}'} has come within "
                 f"{timeout:g} s. Does a connected node publish it?"
             )
         return found[0] if found else None

@@ -20,7 +20,7 @@ from ding_lite.runtime.composition import Composition
 from ding_lite.runtime.concurrency import Executor
 from ding_lite.runtime.context import Context, ParallelContext, latch_of, set_total_step
 from ding_lite.runtime.interrupt import interruptible
-from ding_lite.runtime.messaging.labels import check_labels, check_patterns, matches
+from ding_lite.runtime.messaging.labels import check_own_labels, check_patterns, matches
 from ding_lite.runtime.messaging.messages import Emission, Listener, Messages
 from ding_lite.runtime.messaging.router import Router, current_router, is_helper_thread
 from ding_lite.runtime.messaging.streams import Item
@@ -91,7 +91,7 @@ class Task:
             else [],
         )
         self._router = current_router()
-        self._labels = self._router.labels | check_labels(labels or ())
+        self._labels = self._router.labels | check_own_labels(labels or ())
         self._labels |= {"async"} if async_mode else set()
         self._async_mode = async_mode
         self._attach_callback = attach_callback

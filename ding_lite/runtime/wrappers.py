@@ -42,15 +42,18 @@ class Timing:
 class _Stopwatch:
     """Sums the time of one middleware within a step."""
 
-    __slots__ = ("_started", "elapsed", "name", "window")
+    __slots__ = ("_started", "elapsed", "has_run", "name", "window")
 
     def __init__(self, name: str, window: int) -> None:
         self.name = name
         self.elapsed = 0.0
+        self.has_run = False
+        """Whether it has run in this run of a task."""
         self.window: deque[float] = deque(maxlen=window)
         self._started = 0.0
 
     def __enter__(self) -> None:
+        self.has_run = True
         self._started = perf_counter()
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
@@ -123,6 +126,7 @@ class StepTimer:
                 out = fn(ctx)
             finally:
                 watch.elapsed += perf_counter() - started
+                watch.has_run = True
             return None if out is None else around_rest(out, ctx, stretch, name)
 
         named(timed, name)
@@ -140,7 +144,12 @@ class StepTimer:
         ]
 
     def __enter__(self) -> Self:
-        """Begin a run; the table of the last steps is shown at its end."""
+        """Begin a run; the table of the last steps is shown at its end.
+
+        Middleware that only an earlier task has are no longer in the table.
+        """
+        for watch in self._watches:
+            watch.has_run = False
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -163,7 +172,10 @@ class StepTimer:
         if self._step < 0:
             return
         for watch in self._watches:
-            watch.window.append(watch.elapsed)
+            if watch.has_run:
+                watch.window.append(watch.elapsed)
+            else:
+                watch.window.clear()
             watch.elapsed = 0.0
         self._step, self._ctx = -1, None
         self._num_timed += 1

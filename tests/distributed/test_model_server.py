@@ -167,9 +167,22 @@ def test_a_publisher_fetches_its_own_weights_as_published() -> None:
 def test_a_publisher_that_was_restarted_is_followed() -> None:
     first, second = LocalRouter.group(2)
     reader = ModelServer(World(second))
-    for value in (1.0, 0.0):
+    for value, newer_than in ((1.0, 0), (0.0, 1)):
         ModelServer(World(first)).publish({"w": torch.full((3,), value)})
-        assert tensor(fetched(reader, newer_than=1)).tolist() == [value] * 3
+        assert tensor(fetched(reader, newer_than=newer_than)).tolist() == [value] * 3
+        assert reader.fetch(newer_than=1) is None
+
+
+def test_only_higher_versions_are_newer_also_for_another_server_of_the_node() -> None:
+    publisher, reader = pair()
+    for version in (1, 5):
+        publisher.publish({"w": torch.ones(3)}, version=version)
+    for newer_than in (5, 8):
+        assert publisher.fetch(newer_than=newer_than) is None
+        assert reader.fetch(newer_than=newer_than) is None
+    assert fetched(reader, newer_than=4).version == 5
+    with pytest.raises(DeadlineExceeded, match="No version of `model/model` above 8 has come"):
+        reader.wait(newer_than=8, timeout=0.0)
 
 
 def test_wait_returns_the_next_version_or_times_out() -> None:

@@ -22,7 +22,13 @@ from tests.parallel.contract import End
 from tests.parallel.tcp import Job, wait_until
 from tests.parallel.test_socket_fuzz import as_node_2
 
-GREETING = {"num_nodes": 3, "labels": ["node.2"], "first_kept": 1, "seen_epoch": 0, "seen": 0}
+GREETING = {
+    "num_nodes": 3,
+    "labels": ["distributed", "node.2"],
+    "first_kept": 1,
+    "seen_epoch": 0,
+    "seen": 0,
+}
 IMPOSSIBLE: list[dict[str, Any]] = [
     *({"first_kept": number} for number in (0, -5, 2**64 - 1, True, 1.0, None)),
     *({"seen": number} for number in (-1, 2**64 - 1, False, "0")),

@@ -42,6 +42,14 @@ def test_results_come_back_by_node_and_arguments_labels_and_roles_arrive() -> No
     ]
 
 
+def test_nodes_end_although_the_program_has_blocked_sigchld() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    try:
+        assert run_nodes(max, 1, 2) == [2, 2]
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def test_nodes_have_this_directory_environment_and_arguments_and_groups_of_their_own(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:

@@ -29,7 +29,12 @@ from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
 from ding_lite.parallel.tree.relay import TreeRouter
 from ding_lite.parallel.wire.messages import MAX_NODES
-from ding_lite.runtime.messaging.labels import check_labels, count_roles, node_labels
+from ding_lite.runtime.messaging.labels import (
+    check_labels,
+    check_own_labels,
+    count_roles,
+    node_labels,
+)
 
 JOIN = "ding_lite.join"
 """The call to node 0 that requests a place."""
@@ -153,7 +158,7 @@ class Registry:
             )
         [counted] = count_roles([_names(roles)])
         named = frozenset(role for role in counted if f"{role}.0" in counted)
-        request = _Request(requested_id, named, check_labels(_names(labels)), Future())
+        request = _Request(requested_id, named, check_own_labels(_names(labels)), Future())
         self._queue.append(request)
         self._admit_next()
         return request.answer
@@ -190,8 +195,9 @@ class Registry:
             waiting.discard(peer)
             if not waiting and not request.answer.done():
                 there = [HUB, *(other for other in self._router.peers if other != node)]
-                known = {k: member.as_tree() for k, member in self._members.items() if k != node}
-                request.answer.set_result(answer | {"there": there, "nodes": known})
+                nodes = self._roster()
+                nodes.pop(node, None)
+                request.answer.set_result(answer | {"there": there, "nodes": nodes})
 
         for peer in others:
             self._send_roster(peer).add_done_callback(partial(note_answer, peer))
@@ -273,10 +279,13 @@ class Registry:
             self._admit_next()
 
     def _send_roster(self, peer: int, gone: Mapping[int, str] | None = None) -> Future[Any]:
-        nodes = {node: member.as_tree() for node, member in self._members.items() if member.labels}
-        answer = self._router.ask(peer, ROSTER, nodes, dict(gone or {}))
+        answer = self._router.ask(peer, ROSTER, self._roster(), dict(gone or {}))
         answer.add_done_callback(partial(self._record_address, peer))
         return answer
+
+    def _roster(self) -> dict[int, Any]:
+        """Return the members without freed places, which another node may take and then dials."""
+        return {node: member.as_tree() for node, member in self._members.items() if member.labels}
 
     def _record_address(self, peer: int, answer: Future[Any]) -> None:
         if answer.exception() is not None or peer not in self._members:
@@ -351,6 +360,7 @@ class Roster:
             return  # it has left node 0, and is about to leave this one: see `note`
         if self._is_mesh:
             self._router.dismiss(node)
+            self._dialled.pop(node, None)  # another node that takes its place dials this one
         self._router.note_labels(node, frozenset(), "" if self._is_mesh else event)
 
     def adopt(self, peer: int) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import Any
 
 from ding_lite.clock import SYSTEM_CLOCK
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, LabelError
 from ding_lite.parallel.network.address import (
     LOOPBACK,
     Address,
@@ -27,7 +27,7 @@ from ding_lite.parallel.network.topology import (
     listeners,
     neighbours,
 )
-from ding_lite.runtime.messaging.labels import check_labels, count_roles, node_labels
+from ding_lite.runtime.messaging.labels import check_own_labels, count_roles, node_labels
 from ding_lite.settings.environment import Settings, kind_of_topology
 from ding_lite.settings.rules import check_all, inside, one_of, positive, whole
 
@@ -70,7 +70,7 @@ class JobPlan:
         self.protocol = protocol or own.protocol or "ipc"
         self.address = address or own.address
         self.key_file = key_file or own.key_file
-        self.labels = check_labels(labels or ()) | check_labels(own.labels)
+        self.labels = check_own_labels(labels or ()) | check_own_labels(own.labels)
         """The labels of all nodes, those of the environment included."""
         self.startup_timeout = startup_timeout
         self.elastic = elastic
@@ -95,6 +95,13 @@ class JobPlan:
             )
         self.roles = self._checked_roles(roles)
         """The roles of each node, also with their counts."""
+        if counts := [
+            label for label in self.labels & frozenset().union(*self.roles) if "." in label
+        ]:
+            raise LabelError(
+                f"{min(counts)!r} cannot be added to all nodes: it is the label of one of them, by "
+                f"its role. Choose another name."
+            )
         self.ports = self._checked_ports(ports)
         """The port of each node; empty if free ports are chosen."""
 

@@ -89,7 +89,10 @@ class Links:
         )
         near = replace(me, memory=memory)
         self.sessions = {
-            peer: Session(near if peer in nearby else me, peer) for peer in sorted(spec.peers)
+            peer: Session(
+                near if peer in nearby else me, peer, expected_labels=expected_labels(spec, peer)
+            )
+            for peer in sorted(spec.peers)
         }
         """The session with each peer; hold `lock` to use it."""
         lock = threading.RLock()
@@ -477,3 +480,9 @@ class Links:
             if session is not None and not session.has_left and peer not in self._lost:
                 self._lost.add(peer)
                 self._callbacks.on_lost(peer)
+
+
+def expected_labels(spec: NodeSpec, peer: int) -> frozenset[str]:
+    """Return the labels that a node must have by this node's plan; it may have more."""
+    has_plan = spec.growth is None and peer < len(spec.world)
+    return spec.world[peer] if has_plan else frozenset()

@@ -57,8 +57,11 @@ _UNORDERED = (Kind.STATE, Kind.CALL, Kind.REPLY)
 class Session:
     """One node's side of a link to a peer."""
 
-    def __init__(self, me: Identity, peer_id: int) -> None:
+    def __init__(
+        self, me: Identity, peer_id: int, *, expected_labels: frozenset[str] = frozenset()
+    ) -> None:
         self.peer_id = peer_id
+        self._expected_labels = expected_labels
         self.link: Link | None = None
         """The link that the peer is bound to; None before a greeting, and once it has broken."""
         self.peer: Identity | None = None
@@ -172,6 +175,13 @@ class Session:
             raise CodecError(
                 f"Node {peer.node_id} belongs to another job ({peer.job}) than this one "
                 f"({self._me.job}). Do both use one port? DING_LITE_PORTS chooses another."
+            )
+        if missing := self._expected_labels - peer.labels:
+            raise CodecError(
+                f"Node {peer.node_id} has the labels {', '.join(sorted(peer.labels))}; "
+                f"{', '.join(sorted(missing))} were expected, too, by the roles and labels of node "
+                f"{self._me.node_id}. Give all nodes the same: DING_LITE_ROLES, or `roles` and "
+                f"`labels` of `Parallel.runner`."
             )
         is_new = self.peer is None or self.peer.incarnation != peer.incarnation
         self._check_counts(body, is_new=is_new)

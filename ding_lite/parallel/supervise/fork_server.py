@@ -98,6 +98,8 @@ class _ForkServer:
         """Serve the launcher until it and all nodes have ended."""
         signal.set_wakeup_fd(self._wake_w)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)  # only to be woken
+        # A program, or its parent, may have blocked it, and the mask is inherited.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         while self._has_launcher or self._nodes:
             sources: list[Any] = [self._wake_r]
             if self._has_launcher:

@@ -34,6 +34,18 @@ def check_labels(labels: str | Iterable[str], what: str = "label") -> frozenset[
     return frozenset(map(str.__str__, checked))  # plain ones: members of a StrEnum cannot be sent
 
 
+def check_own_labels(labels: str | Iterable[str]) -> frozenset[str]:
+    """Return labels that a user adds to nodes, or raise LabelError; the runtime's are refused."""
+    checked = check_labels(labels)
+    for label in sorted(checked):
+        if _RESERVED.fullmatch(label):
+            raise LabelError(
+                f"{label!r} cannot be added to nodes: `standalone`, `distributed`, `async` and "
+                f"`node.0` come from the runtime. Choose another name."
+            )
+    return checked
+
+
 def check_patterns(patterns: str | Iterable[str], *, of_receivers: bool = False) -> tuple[str, ...]:
     """Return label patterns, or raise LabelError for none and for one that could match no label.
 

@@ -27,6 +27,7 @@ from ding_lite.log import Throttle
 from ding_lite.runtime.messaging.base import CtxPart, Router, check_handler, guard
 from ding_lite.runtime.messaging.labels import (
     check_labels,
+    check_own_labels,
     check_patterns,
     count_roles,
     matches,
@@ -253,7 +254,7 @@ def labels_of_environment() -> frozenset[str]:
     with _naming("DING_LITE_ROLES"):
         roles = count_roles([role.split("+") for role in settings.roles])
     with _naming("DING_LITE_LABELS"):
-        labels = check_labels(settings.labels)
+        labels = check_own_labels(settings.labels)
     return labels | roles[0] if len(roles) == 1 else labels
 
 

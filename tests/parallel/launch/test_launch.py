@@ -98,6 +98,13 @@ def test_labels_and_roles_of_the_environment_are_added(monkeypatch: pytest.Monke
 
 REFUSED: list[tuple[dict[str, Any], dict[str, str], str]] = [
     ({"labels": "a b"}, {}, "'a b' is no label"),
+    ({"labels": ["gpu", "node.0"]}, {}, "'node.0' cannot be added to nodes"),
+    ({}, {"DING_LITE_LABELS": "standalone"}, "'standalone' cannot be added to nodes"),
+    (
+        {"labels": "learner.0", "roles": ["learner"]},
+        {},
+        "'learner.0' cannot be added to all nodes: it is the label of one of them",
+    ),
     ({"roles": ["a b"]}, {}, "'a b' is no role"),
     *(
         ({"n_parallel_workers": workers}, {}, r"`n_parallel_workers` is .* whole number from 1 on")

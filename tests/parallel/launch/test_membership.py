@@ -124,6 +124,24 @@ def test_the_place_of_a_node_that_left_is_reused(job: Any) -> None:
     assert World(here.routers[0]).num_nodes == 2
 
 
+def test_only_the_newcomer_dials_where_another_node_takes_a_freed_place(
+    job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = job("mesh")
+    here.grow()
+    dialled: list[int] = []
+    links = here.grow().links  # of node 3, which has dialled node 2
+    here.leave(2)
+    here.wait(lambda: not here.routers[0].world[2])
+    spec = here.ask(requested_id=7)
+    assert sorted(spec.dials) == [0, 1, 3]
+    here.enter(spec)
+    monkeypatch.setattr(links, "redial", lambda node, address: dialled.append(node))
+    assert here.grow().node_id == 2
+    here.routers[0].call(3, ROSTER, {}, {}, timeout=10.0)  # after all that node 0 has sent before
+    assert dialled == []
+
+
 def test_the_place_of_a_lost_node_is_reserved_for_the_grace_period(
     job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

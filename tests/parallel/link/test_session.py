@@ -367,3 +367,13 @@ def test_nothing_bulky_overtakes_a_greeting() -> None:
     assert not hub.sent[Lane.BULK]
     pair.settle()
     assert leaf.ctx == {"weights": b"x" * 100_000}
+
+
+def test_a_peer_without_an_expected_label_is_refused() -> None:
+    greeting = Side(1).session.greeting(Kind.HELLO)
+    me = Identity(0, 1, 2, frozenset({"node.0"}))
+    Session(me, 1, expected_labels=frozenset({"node.1"})).greet(greeting, 0.0)
+    session = Session(me, 1, expected_labels=frozenset({"node.1", "b", "b.0"}))
+    with pytest.raises(CodecError, match=r"Node 1 has the labels node\.1; b, b\.0 were expected"):
+        session.greet(greeting, 0.0)
+    assert session.peer is None
