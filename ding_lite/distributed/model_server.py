@@ -76,10 +76,9 @@ class ModelServer:
 
         Args:
             weights: Tensors by name, on any device. They are copied, and may change after the call.
-            half: Send 32-bit numbers in 16 bits: half the bytes, and about three digits of each number
-                above 6e-5; numbers below 3e-8 become 0. Sums
-                of running statistics (`norm.*`), and tensors with numbers above 65,504, are sent
-                as they are.
+            half: Send 32-bit numbers in 16 bits: half the bytes, and about three digits of numbers
+                above 6e-5; those below 3e-8 become 0. Sums of running statistics (`norm.*`), and
+                tensors with numbers above 65,504, are sent as they are.
             version: Their version; by default one more than the last one, from 1.
 
         Returns:
