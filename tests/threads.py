@@ -6,11 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
-
-from ding_lite.runtime.messaging.local_router import LocalRouter
-from ding_lite.runtime.messaging.router import use_router
 
 
 def together(*functions: Callable[[], Any]) -> list[Any]:
@@ -28,13 +24,3 @@ def switching_often() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
-
-
-def on_nodes(num_nodes: int, main: Callable[[int], object], **kwargs: Any) -> list[Any]:
-    """Return the results of `main(node_id)` on the nodes of a group."""
-
-    def run(router: LocalRouter) -> object:
-        with use_router(router):
-            return main(router.node_id)
-
-    return together(*(partial(run, router) for router in LocalRouter.group(num_nodes, **kwargs)))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError as FutureTimeout
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +20,6 @@ from ding_lite.errors import ConfigError, RemoteError
 from ding_lite.parallel.router import calls as rpc
 from ding_lite.parallel.router.group import Group
 from ding_lite.rl import A2C, A2CConfig, make_envs
-from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
@@ -40,17 +39,33 @@ def gradient(value: float = 1.0) -> torch.Tensor:
     return torch.full((size,), value)
 
 
-class Job:
-    """A server's nodes first, then agents, in one process; calls are answered at once."""
+class Job(Cluster):
+    """A server's nodes first, then agents."""
 
     def __init__(
         self, num_servers: int = 1, num_agents: int = 2, kind: type[A2C] = A2C, **settings: Any
     ) -> None:
-        routers = LocalRouter.group(num_servers + num_agents)
-        nodes = tuple(range(num_servers))
-        made = [GradientServer(Group(r, nodes), kind(SPEC, CONFIG), **settings) for r in routers]
+        super().__init__(num_servers + num_agents)
+        self._make_server = lambda router: GradientServer(
+            Group(router, tuple(range(num_servers))), kind(SPEC, CONFIG), **settings
+        )
+        made = [self._make_server(router) for router in self.routers]
         self.owner, self.servers, self.agents = made[0], made[:num_servers], made[num_servers:]
-        self.routers = routers
+
+    def restart_owner(self) -> None:
+        self.owner = self.servers[0] = self._make_server(self.restart(0))
+        for router in self.routers:
+            router.wait_ready(10.0)
+
+
+MakeJob = Callable[..., Job]
+
+
+@pytest.fixture
+def make_job() -> Iterator[MakeJob]:
+    """Return a function that makes jobs, which are closed after the test."""
+    with ExitStack() as stack:
+        yield lambda *args, **settings: stack.enter_context(Job(*args, **settings))
 
 
 def weights_of(server: GradientServer) -> np.ndarray:
@@ -59,8 +74,8 @@ def weights_of(server: GradientServer) -> np.ndarray:
     return np.concatenate([weights.flatten() for weights in policy.weights().values()])
 
 
-def test_a_push_is_one_optimiser_step_that_a_pull_loads() -> None:
-    job, alone, here = Job(), make_policy(), make_policy()
+def test_a_push_is_one_optimiser_step_that_a_pull_loads(make_job: MakeJob) -> None:
+    job, alone, here = make_job(), make_policy(), make_policy()
     agent = job.agents[0]
     assert agent.pull(here)
     receipt = agent.push(gradient(0.5))
@@ -73,8 +88,8 @@ def test_a_push_is_one_optimiser_step_that_a_pull_loads() -> None:
     assert not agent.pull(here)  # nothing is new
 
 
-def test_a_gradient_may_be_half_precision() -> None:
-    [agent, _] = Job().agents
+def test_a_gradient_may_be_half_precision(make_job: MakeJob) -> None:
+    [agent, _] = make_job().agents
     agent.pull(make_policy())
     for dtype in (torch.bfloat16, torch.float16):
         receipt = agent.push(gradient().to(dtype))
@@ -82,8 +97,10 @@ def test_a_gradient_may_be_half_precision() -> None:
         assert receipt.is_applied
 
 
-def test_the_staleness_of_a_push_is_known_and_too_stale_a_push_changes_nothing() -> None:
-    job = Job(max_staleness=1)
+def test_the_staleness_of_a_push_is_known_and_too_stale_a_push_changes_nothing(
+    make_job: MakeJob,
+) -> None:
+    job = make_job(max_staleness=1)
     first, second = job.agents
     first.pull(make_policy())
     second.pull(make_policy())
@@ -110,33 +127,35 @@ def test_the_staleness_of_a_push_is_known_and_too_stale_a_push_changes_nothing()
 def test_each_push_is_counted_once_as_applied_or_refused(
     deeds: list[tuple[str, int]], limit: int | None
 ) -> None:
-    job = Job(num_agents=3, max_staleness=limit)
-    owner, incarnation, version = job.owner, 0, 0
+    incarnation = version = 0
     pulled: dict[int, tuple[int, int]] = {}
     pushed = applied = refused = 0
-    for what, k in deeds:
-        if what == "pull":
-            job.agents[k].pull(make_policy())
-            pulled[k] = incarnation, version
-        elif what == "push":
-            receipt = job.agents[k].push(gradient(0.1))
-            is_known = k in pulled and pulled[k][0] == incarnation
-            staleness = version - (pulled[k][1] if is_known else 0)
-            is_applied = limit is None or (is_known and staleness <= limit)
-            pushed += 1
-            applied, refused, version = (
-                applied + is_applied,
-                refused + (not is_applied),
-                version + is_applied,
-            )
-            assert receipt is not None
-            assert (receipt.is_applied, receipt.staleness) == (is_applied, staleness)
-            assert receipt.version == version
-        else:
-            owner = GradientServer(Group(job.routers[0], (0,)), make_policy(), max_staleness=limit)
-            incarnation, version, pushed, applied, refused = incarnation + 1, 0, 0, 0, 0
-        assert (owner.num_applied, owner.num_refused, owner.version) == (applied, refused, version)
-        assert pushed == owner.num_applied + owner.num_refused
+    with Job(num_agents=3, max_staleness=limit) as job:
+        for what, k in deeds:
+            if what == "pull":
+                job.agents[k].pull(make_policy())
+                pulled[k] = incarnation, version
+            elif what == "push":
+                receipt = job.agents[k].push(gradient(0.1))
+                is_known = k in pulled and pulled[k][0] == incarnation
+                staleness = version - (pulled[k][1] if is_known else 0)
+                is_applied = limit is None or (is_known and staleness <= limit)
+                pushed += 1
+                applied, refused, version = (
+                    applied + is_applied,
+                    refused + (not is_applied),
+                    version + is_applied,
+                )
+                assert receipt is not None
+                assert (receipt.is_applied, receipt.staleness) == (is_applied, staleness)
+                assert receipt.version == version
+            else:
+                job.restart_owner()
+                incarnation, version, pushed, applied, refused = incarnation + 1, 0, 0, 0, 0
+            owner = job.owner
+            counts = (owner.num_applied, owner.num_refused, owner.version)
+            assert counts == (applied, refused, version)
+        assert pushed == job.owner.num_applied + job.owner.num_refused
 
 
 class Gated(A2C):
@@ -176,16 +195,16 @@ def push_behind(job: Job, agent: int, grad_P: torch.Tensor, pool: ThreadPoolExec
     return answer
 
 
-def test_a_pull_does_not_wait_for_the_gradient_that_is_applied_meanwhile() -> None:
-    job = Job(2, num_agents=2, kind=Gated)
+def test_a_pull_does_not_wait_for_the_gradient_that_is_applied_meanwhile(make_job: MakeJob) -> None:
+    job = make_job(2, num_agents=2, kind=Gated)
     with ThreadPoolExecutor(2) as pool, busy_owner(job, pool):
         assert pool.submit(job.agents[1].pull, make_policy()).result(5.0)
         assert job.agents[1].pulled_version == 0
 
 
-def test_a_reducer_forwards_the_mean_of_the_gradients_received_meanwhile() -> None:
+def test_a_reducer_forwards_the_mean_of_the_gradients_received_meanwhile(make_job: MakeJob) -> None:
     Gated.gate.set()
-    job, alone = Job(2, num_agents=3, kind=Gated), Gated(SPEC, CONFIG)
+    job, alone = make_job(2, num_agents=3, kind=Gated), Gated(SPEC, CONFIG)
     with ThreadPoolExecutor(3) as pool:
         for agent in job.agents:
             agent.pull(make_policy())
@@ -206,9 +225,9 @@ def test_a_reducer_forwards_the_mean_of_the_gradients_received_meanwhile() -> No
     np.testing.assert_allclose(weights_of(job.owner), own, rtol=1e-6)
 
 
-def test_a_stale_gradient_at_a_reducer_does_not_affect_the_others() -> None:
+def test_a_stale_gradient_at_a_reducer_does_not_affect_the_others(make_job: MakeJob) -> None:
     Gated.gate.set()
-    job = Job(2, num_agents=3, kind=Gated, max_staleness=1)
+    job = make_job(2, num_agents=3, kind=Gated, max_staleness=1)
     first, stale, fresh = job.agents
     with ThreadPoolExecutor(3) as pool:
         stale.pull(make_policy())
@@ -225,10 +244,11 @@ def test_a_stale_gradient_at_a_reducer_does_not_affect_the_others() -> None:
 
 
 def test_a_program_that_does_not_ask_for_stalenesses_keeps_the_newest(
+    make_job: MakeJob,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("ding_lite.distributed.gradient_server.MOST_STALENESSES", 3)
-    job = Job(num_agents=1)
+    job = make_job(num_agents=1)
     [agent] = job.agents
     agent.pull(make_policy())
     for _ in range(5):
@@ -236,9 +256,9 @@ def test_a_program_that_does_not_ask_for_stalenesses_keeps_the_newest(
     assert job.owner.take_stalenesses() == [2, 3, 4]
 
 
-def test_an_invalid_gradient_at_a_reducer_is_an_error_of_its_agent_only() -> None:
+def test_an_invalid_gradient_at_a_reducer_is_an_error_of_its_agent_only(make_job: MakeJob) -> None:
     Gated.gate.set()
-    job = Job(2, num_agents=3, kind=Gated)
+    job = make_job(2, num_agents=3, kind=Gated)
     with ThreadPoolExecutor(3) as pool:
         with busy_owner(job, pool):
             short = push_behind(job, 1, torch.ones(3), pool)
@@ -254,9 +274,11 @@ def test_an_invalid_gradient_at_a_reducer_is_an_error_of_its_agent_only() -> Non
 @pytest.mark.parametrize(
     "rest", [(0, gradient().numpy() * 1j), (np.zeros(2), gradient().numpy()), (0, ["x"])]
 )
-def test_a_malformed_push_to_a_reducer_does_not_affect_the_others(rest: Any) -> None:
+def test_a_malformed_push_to_a_reducer_does_not_affect_the_others(
+    make_job: MakeJob, rest: Any
+) -> None:
     Gated.gate.set()
-    job = Job(2, num_agents=3, kind=Gated)
+    job = make_job(2, num_agents=3, kind=Gated)
     with ThreadPoolExecutor(3) as pool:
         with busy_owner(job, pool):
             right = push_behind(job, 2, gradient(0.1), pool)
@@ -268,17 +290,17 @@ def test_a_malformed_push_to_a_reducer_does_not_affect_the_others(rest: Any) -> 
         assert receipt.is_applied
 
 
-def test_gradients_for_two_incarnations_are_not_averaged() -> None:
+def test_gradients_for_two_incarnations_are_not_averaged(make_job: MakeJob) -> None:
     Gated.gate.set()
-    job = Job(2, num_agents=3, kind=Gated, max_staleness=10)
+    job = make_job(2, num_agents=3, kind=Gated, max_staleness=10)
     with ThreadPoolExecutor(3) as pool:
         job.agents[1].pull(make_policy())
-        owner = GradientServer(Group(job.routers[0], (0, 1)), Gated(SPEC, CONFIG), max_staleness=10)
+        job.restart_owner()
         job.agents[2].pull(make_policy())
         with busy_owner(job, pool):
             answers = [push_behind(job, k, gradient(0.1), pool) for k in (1, 2)]
         assert [answer.result(10.0).is_applied for answer in answers] == [False, True]
-    assert (owner.num_applied, owner.num_refused) == (2, 1)
+    assert (job.owner.num_applied, job.owner.num_refused) == (2, 1)
 
 
 def test_a_reducer_without_the_owner_answers_with_an_error_and_goes_on() -> None:
@@ -326,8 +348,8 @@ def test_an_agent_waits_for_a_server_that_a_new_process_has_not_made_yet(
         assert pulled.result(10.0)
 
 
-def test_a_server_goes_on_where_it_was_saved() -> None:
-    job, later = Job(), Job(max_staleness=10)
+def test_a_server_goes_on_where_it_was_saved(make_job: MakeJob) -> None:
+    job, later = make_job(), make_job(max_staleness=10)
     job.agents[0].pull(make_policy())
     for _ in range(3):
         job.agents[0].push(gradient(0.1))

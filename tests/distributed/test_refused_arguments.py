@@ -64,9 +64,9 @@ REFUSED: dict[str, tuple[Callable[[Any], object], object, str]] = {
         "`updates` is 1.5; it must be a whole number",
     ),
     "weights of another node": (
-        lambda x: GradientServer(Group(LocalRouter.group(2)[1], (0,)), A2C(SPEC)).copy_to(x),
+        lambda x: GradientServer(Group(LocalRouter(), (1,)), A2C(SPEC)).copy_to(x),
         A2C(SPEC),
-        "Node 1 does not own the weights",
+        "Node 0 does not own the weights",
     ),
     "a name that is empty": (lambda x: ModelServer(name=x), "", "`name` is ''"),
     "labels of a replay": (lambda x: ShardedReplay(x, SPEC, shard_capacity=9), "learner", A_GROUP),

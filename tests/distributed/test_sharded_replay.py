@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import wait as wait_for_all
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from ding_lite.errors import (
 )
 from ding_lite.parallel.router import calls as rpc
 from ding_lite.parallel.router.group import Group
+from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.rl import (
     DQN,
     DQNConfig,
@@ -34,7 +36,6 @@ from ding_lite.rl import (
     make_envs,
 )
 from ding_lite.rl.replay.prioritized import Drawn
-from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster, run_step
 
@@ -62,11 +63,11 @@ def numbers_of(batch: Transitions) -> np.ndarray:
     return np.asarray(batch.obs)[:, 0].astype(int)
 
 
-class Job:
-    """A learner and collectors of one process, each with its replay; calls are answered at once."""
+class Job(Cluster):
+    """A learner and collectors, each with its replay."""
 
     def __init__(self, num_shards: int = 2, **settings: Any) -> None:
-        self.routers = LocalRouter.group(1 + num_shards)
+        super().__init__(1 + num_shards)
         self.settings = {"shard_capacity": 100, "alpha": ALPHA, "beta": BETA} | settings
         self.collectors = [self.make(1 + k) for k in range(num_shards)]
         self.learner = self.make(0)
@@ -79,8 +80,11 @@ class Job:
     def shards(self) -> list[Any]:
         return [collector._own for collector in self.collectors]
 
-    def restart(self, rank: int) -> None:
+    def restart_shard(self, rank: int) -> None:
+        self.restart(1 + rank)
         self.collectors[rank] = self.make(1 + rank)
+        for router in self.routers:
+            router.wait_ready(10.0)
 
     def fill(self, *sizes: int) -> None:
         """Give all transitions numbers of their own, one shard after the other."""
@@ -88,6 +92,16 @@ class Job:
         for collector, size in zip(self.collectors, sizes, strict=True):
             collector.add(numbered(np.arange(first, first + size)))
             first += size
+
+
+MakeJob = Callable[..., Job]
+
+
+@pytest.fixture
+def make_job() -> Iterator[MakeJob]:
+    """Return a function that makes jobs, which are closed after the test."""
+    with ExitStack() as stack:
+        yield lambda *args, **settings: stack.enter_context(Job(*args, **settings))
 
 
 def set_priorities(replays: Sequence[PrioritizedReplay], priority_of: np.ndarray) -> None:
@@ -108,8 +122,8 @@ def values_of(priority_of: np.ndarray) -> np.ndarray:
     return (priority_of.astype(np.float32) + np.float32(1e-6)) ** np.float32(ALPHA)
 
 
-def test_importance_weights_are_those_of_one_central_replay() -> None:
-    job, priority_of = Job(), np.random.default_rng(0).random(60) ** 3
+def test_importance_weights_are_those_of_one_central_replay(make_job: MakeJob) -> None:
+    job, priority_of = make_job(), np.random.default_rng(0).random(60) ** 3
     job.fill(45, 15)
     set_priorities(job.shards, priority_of)
     settle(job.learner)
@@ -123,8 +137,11 @@ def test_importance_weights_are_those_of_one_central_replay() -> None:
         assert batch.weight.dtype == torch.float32
 
 
-def test_weights_are_those_of_the_actual_probabilities_with_outdated_sums() -> None:
-    job = Job()
+def test_weights_are_those_of_the_actual_probabilities_with_outdated_sums(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "FRESH_S", 1e9)  # the sums of the first batch are used again
+    job = make_job()
     job.fill(40, 40)
     job.learner.sample(20)  # which asks for more in halves
     set_priorities(job.shards[1:], np.full(80, 1e-6))
@@ -135,9 +152,12 @@ def test_weights_are_those_of_the_actual_probabilities_with_outdated_sums() -> N
     assert batch.weight.tolist() == pytest.approx([1.0] * 10, abs=1e-6)
 
 
-def test_beta_follows_the_update_also_where_the_env_steps_of_all_are_known() -> None:
-    job, betas = Job(), []
+def test_beta_follows_the_update_also_where_the_env_steps_of_all_are_known(
+    make_job: MakeJob,
+) -> None:
+    job, betas = make_job(), []
     job.fill(45, 15)
+    job.learner.wait_for(60, until=lambda: False)
 
     def beta(progress: float) -> float:
         betas.append(progress)
@@ -148,10 +168,10 @@ def test_beta_follows_the_update_also_where_the_env_steps_of_all_are_known() -> 
     assert betas == [3]
 
 
-def test_transitions_are_drawn_as_often_as_from_one_central_replay() -> None:
+def test_transitions_are_drawn_as_often_as_from_one_central_replay(make_job: MakeJob) -> None:
     """Pearson's statistic of 60 counts; with 59 degrees of freedom 1 in 10,000 exceeds 104."""
     priority_of = np.random.default_rng(1).random(60)
-    job, central = Job(3), PrioritizedReplay(SPEC, capacity=100, alpha=ALPHA, beta=BETA)
+    job, central = make_job(3), PrioritizedReplay(SPEC, capacity=100, alpha=ALPHA, beta=BETA)
     job.fill(30, 5, 25)
     central.add(numbered(np.arange(60)))
     expected = values_of(priority_of) / values_of(priority_of).sum()
@@ -167,13 +187,13 @@ def test_transitions_are_drawn_as_often_as_from_one_central_replay() -> None:
         assert statistic < 104, type(replay)
 
 
-def test_draws_follow_the_sums_while_shards_grow() -> None:
+def test_draws_follow_the_sums_while_shards_grow(make_job: MakeJob) -> None:
     """The sums by which batches are divided are 16 batches old on average, and so are the shares.
 
     With equal priorities the second shard's grows from 1/6 to 2/3 while it is filled: 16 batches
     earlier it was less by 16 * (2/3 - 1/6) / 1,200 = 0.0067 in the mean of all.
     """
-    job, share = Job(), []
+    job, share = make_job(), []
     job.fill(50, 10)
     for k in range(1_200):
         job.collectors[1].add(numbered([1000 + k]))
@@ -183,8 +203,8 @@ def test_draws_follow_the_sums_while_shards_grow() -> None:
     assert -0.01 < np.mean(share) < 0.001
 
 
-def test_a_batch_has_its_size_with_small_shards_and_when_that_changes() -> None:
-    job = Job(3)
+def test_a_batch_has_its_size_with_small_shards_and_when_that_changes(make_job: MakeJob) -> None:
+    job = make_job(3)
     job.fill(58, 1, 1)
     for batch_size in 5 * (1, 2, 60, 3, 3):
         batch = job.learner.sample(batch_size)
@@ -192,8 +212,8 @@ def test_a_batch_has_its_size_with_small_shards_and_when_that_changes() -> None:
         assert ((batch.shard >= 0) & (batch.shard < 3)).all()
 
 
-def test_a_shard_may_be_asked_for_more_than_it_holds() -> None:
-    job, priority_of = Job(), np.full(22, 1e-6)
+def test_a_shard_may_be_asked_for_more_than_it_holds(make_job: MakeJob) -> None:
+    job, priority_of = make_job(), np.full(22, 1e-6)
     job.fill(20, 2)
     priority_of[20:] = 1e6
     set_priorities(job.shards, priority_of)
@@ -206,30 +226,34 @@ def test_a_batch_is_learned_from_at_most_one_and_a_half_times_prefetch_later(
     prefetch: int, at_most: int
 ) -> None:
     for num_before in range(1, 12):
-        job = Job(prefetch=prefetch)
-        job.fill(50, 50)
-        for _ in range(num_before):
-            job.learner.sample(10)
-        for collector in job.collectors:
-            collector.clear()
-            collector.add(numbered([7] * 10))
-        is_old = [{*numbers_of(job.learner.sample(10)).tolist()} != {7} for _ in range(20)]
+        with Job(prefetch=prefetch) as job:
+            job.fill(50, 50)
+            for _ in range(num_before):
+                job.learner.sample(10)
+            _, asked = job.learner._coming or (0, [])
+            wait_for_all([question.answer for question in asked], 10.0)
+            for collector in job.collectors:
+                collector.clear()
+                collector.add(numbered([7] * 10))
+            is_old = [{*numbers_of(job.learner.sample(10)).tolist()} != {7} for _ in range(20)]
         assert is_old == sorted(is_old, reverse=True)
         assert sum(is_old) <= at_most
 
 
-def test_several_batches_cost_one_request_to_each_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_batches_cost_one_request_to_each_shard(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[tuple[int, str, int]] = []
-    ask = LocalRouter.ask
+    ask = NodeRouter.ask
 
-    def count(router: LocalRouter, node: int, name: str, *args: Any) -> Any:
+    def count(router: NodeRouter, node: int, name: str, *args: Any) -> Any:
         asked.append((node, name.rpartition(".")[2], args[0]))
         return ask(router, node, name, *args)
 
-    job = Job()
+    job = make_job()
     job.fill(50, 50)
     job.learner.sample(10)
-    monkeypatch.setattr(LocalRouter, "ask", count)
+    monkeypatch.setattr(NodeRouter, "ask", count)
     monkeypatch.setattr(shards, "FRESH_S", 1e9)  # sums that are old would be requested again
     for _ in range(80):
         job.learner.update_priorities(job.learner.sample(10), np.ones(10))
@@ -237,8 +261,8 @@ def test_several_batches_cost_one_request_to_each_shard(monkeypatch: pytest.Monk
     assert all(question[2] == 40 for question in asked)
 
 
-def test_each_of_several_batches_is_spread_over_the_whole_sum() -> None:
-    job = Job()
+def test_each_of_several_batches_is_spread_over_the_whole_sum(make_job: MakeJob) -> None:
+    job = make_job()
     job.fill(80, 80)
     first = 0
     for _ in range(16):
@@ -249,13 +273,13 @@ def test_each_of_several_batches_is_spread_over_the_whole_sum() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_priorities_sent_later_are_those_of_the_call(dtype: torch.dtype) -> None:
-    job = Job(num_shards=1)
+def test_priorities_sent_later_are_those_of_the_call(make_job: MakeJob, dtype: torch.dtype) -> None:
+    job = make_job(num_shards=1)
     job.fill(1)
     priority = torch.full((1,), 9.0, dtype=dtype)
     job.learner.update_priorities(job.learner.sample(1), priority)
     priority.zero_()
-    job.learner._pass_on()
+    settle(job.learner)
     [expected] = values_of(np.array([9.0]))
     assert job.collectors[0]._draw_from_own(0).drawn.total == pytest.approx(expected)
 
@@ -267,12 +291,12 @@ def update_all(job: Job, batch: ShardedTransitions) -> int:
     """Update a batch; return how many of its transitions were still held."""
     before = job.learner.num_skipped
     passed_on = job.learner.update_priorities(batch, np.full(len(batch), 5.0))
-    job.learner._pass_on()
+    settle(job.learner)
     return passed_on - (job.learner.num_skipped - before)
 
 
-def test_updates_reach_the_shard_that_the_transition_is_of() -> None:
-    job = Job()
+def test_updates_reach_the_shard_that_the_transition_is_of(make_job: MakeJob) -> None:
+    job = make_job()
     job.fill(10, 10)
     batch = job.learner.sample(20)
     assert update_all(job, batch) == 20
@@ -295,20 +319,22 @@ def clear_and_fill(job: Job) -> None:
 
 
 def restart_and_fill(job: Job) -> None:
-    job.restart(0)
+    job.restart_shard(0)
     job.collectors[0].add(numbered(np.arange(10)))
 
 
 def restart_and_load(job: Job) -> None:
     state = job.collectors[0].state_dict()
-    job.restart(0)
+    job.restart_shard(0)
     job.collectors[0].load_state_dict(state)
     assert len(job.collectors[0]) == 10
 
 
 @pytest.mark.parametrize("lose", [overwrite, clear_and_fill, restart_and_fill, restart_and_load])
-def test_an_update_of_what_a_shard_holds_no_more_is_skipped(lose: Callable[[Job], None]) -> None:
-    job = Job(shard_capacity=10)
+def test_an_update_of_what_a_shard_holds_no_more_is_skipped(
+    make_job: MakeJob, lose: Callable[[Job], None]
+) -> None:
+    job = make_job(shard_capacity=10)
     job.fill(10, 10)
     batch = job.learner.sample(20)
     lose(job)
@@ -316,8 +342,8 @@ def test_an_update_of_what_a_shard_holds_no_more_is_skipped(lose: Callable[[Job]
     assert update_all(job, batch) == is_held.sum()
 
 
-def test_more_than_there_is_and_more_than_is_allowed_is_refused() -> None:
-    job = Job()
+def test_more_than_there_is_and_more_than_is_allowed_is_refused(make_job: MakeJob) -> None:
+    job = make_job()
     job.fill(3, 4)
     assert job.learner.capacity == 200
     with pytest.raises(ConfigError, match="`batch_size` is 8, but the shards hold 7 transitions"):
@@ -328,8 +354,8 @@ def test_more_than_there_is_and_more_than_is_allowed_is_refused() -> None:
         job.learner.add(numbered([1]))
 
 
-def test_invalid_priorities_change_nothing() -> None:
-    job = Job()
+def test_invalid_priorities_change_nothing(make_job: MakeJob) -> None:
+    job = make_job()
     job.fill(10, 10)
     batch = job.learner.sample(4)
     with pytest.raises(NonFiniteError, match="`priority` 1 of 4 is nan"):
@@ -346,16 +372,16 @@ def test_invalid_priorities_change_nothing() -> None:
 # -- adding, and requests -----------------------------------------------------------------------
 
 
-def test_adding_sends_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Job()
+def test_adding_sends_no_message(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = make_job()
     for name in ("ask", "call", "emit", "publish_ctx", "send"):
-        monkeypatch.setattr(LocalRouter, name, None)
+        monkeypatch.setattr(NodeRouter, name, None)
     job.fill(3, 4)
     assert [len(collector) for collector in job.collectors] == [3, 4]
 
 
-def test_collectors_add_with_priorities_and_fields_of_their_own() -> None:
-    job = Job(fields={"log_prob": ((2,), np.float32)}, alpha=1.0)
+def test_collectors_add_with_priorities_and_fields_of_their_own(make_job: MakeJob) -> None:
+    job = make_job(fields={"log_prob": ((2,), np.float32)}, alpha=1.0)
     for collector, first in zip(job.collectors, (0, 10), strict=True):
         numbers = np.arange(first, first + 10)
         own = -np.stack([numbers, numbers], axis=1).astype(np.float32)
@@ -369,8 +395,8 @@ def test_collectors_add_with_priorities_and_fields_of_their_own() -> None:
         job.collectors[0].add(numbered([1]))
 
 
-def test_shards_with_other_own_fields_are_refused() -> None:
-    job = Job()
+def test_shards_with_other_own_fields_are_refused(make_job: MakeJob) -> None:
+    job = make_job()
     job.settings |= {"fields": {"log_prob": ((), np.float32)}, "name": "other"}
     shard = job.make(1)
     job.settings["fields"] = None
@@ -382,8 +408,10 @@ def test_shards_with_other_own_fields_are_refused() -> None:
 
 
 @pytest.mark.parametrize("num_shards", [1, 2])
-def test_a_node_that_collects_and_learns_samples_what_it_has_just_added(num_shards: int) -> None:
-    replay = Job(num_shards).collectors[0]
+def test_a_node_that_collects_and_learns_samples_what_it_has_just_added(
+    make_job: MakeJob, num_shards: int
+) -> None:
+    replay = make_job(num_shards).collectors[0]
     with pytest.raises(ConfigError, match="the shards hold 0 transitions"):
         replay.sample(4)
     for first in (0, 8):  # each time more than was known a moment before

@@ -27,7 +27,8 @@ from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
-from ding_lite.testing import ManualClock, StepRecord, run_step
+from ding_lite.testing import Cluster, ManualClock, StepRecord, run_step
+from tests.nodes import delivered
 
 BY_THE_POLICY = {"loss", "q_mean", "policy_loss", "value_loss", "entropy", "grad_norm"}
 
@@ -80,30 +81,32 @@ def exchanged() -> dict[str, list[StepRecord]]:
 
 def fetched(policy: DQN) -> list[StepRecord]:
     """Fetch before anything was published, and then."""
-    learner, collector = LocalRouter.group(2)
-    with use_router(collector):
+    with Cluster(2) as cluster, use_router(cluster.routers[1]):
+        learner = cluster.routers[0]
         fetch = mw.fetch_weights(policy)
         before = records(fetch, {})
         with use_router(learner):
             ModelServer(name=SERVER).publish(policy.weights())
+        delivered(learner)
         return before + records(fetch, {})
 
 
 def counted() -> list[StepRecord]:
-    learner, collector = LocalRouter.group(2, roles=["learner", "collector"])
     message = {"env_step": 5, "return": 1.0, "episode_length": 1.0, "episodes": 1}
-    with use_router(learner):
+    with Cluster(2, roles=["learner", "collector"]) as cluster, use_router(cluster.routers[0]):
         count = mw.count_collected("collector")
-        collector.publish(COLLECTED, message)
+        cluster.routers[1].publish(COLLECTED, message)
+        delivered(cluster.routers[1])
         return records(count, {})
 
 
 def limited() -> list[StepRecord]:
     """Wait for an update that comes while it waits."""
-    learner, collector = LocalRouter.group(2)
-    with use_router(collector):
+    with Cluster(2) as cluster, use_router(cluster.routers[1]):
+        learner = cluster.routers[0]
         limit = mw.rate_limit(env_steps_per_update=1, ahead=0)
         learner.publish_ctx({"train_iter": 1})
+        delivered(learner)
         run_step(limit, env_step=1)
         update = threading.Timer(0.05, learner.publish_ctx, [{"train_iter": 2}])
         update.start()

@@ -1,4 +1,4 @@
-"""Every router keeps the same promises: within a thread, within a process, over sockets."""
+"""The routers of a job keep the same promises within a process and over sockets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.base import Router
-from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
@@ -35,13 +34,11 @@ ROLES = ["learner", "collector", "collector", "evaluator"]
 WAIT_S = 10.0
 
 
-@pytest.fixture(params=["local", "cluster", "sockets"])
+@pytest.fixture(params=["cluster", "sockets"])
 def routers(request: pytest.FixtureRequest) -> Iterator[Sequence[Any]]:
     """Connect four nodes with `ROLES`, each to each."""
     with ExitStack() as stack:
-        if request.param == "local":
-            yield LocalRouter.group(4, roles=ROLES)
-        elif request.param == "cluster":
+        if request.param == "cluster":
             yield stack.enter_context(Cluster(4, "mesh", roles=ROLES)).routers
         else:
             directory = PrivateDirectory()
@@ -148,15 +145,14 @@ def test_receivers_that_no_label_can_match_are_refused(routers: Any) -> None:
 
 
 def test_a_node_can_read_its_published_values_as_they_were_then(routers: Any) -> None:
-    for one in (routers[0], LocalRouter()):
-        assert one.published("ctx/w") is None
-        small, large = np.ones(3), np.ones(200_000)  # in a message, and in shared memory
-        one.publish_ctx({"w": {"small": small, "large": large}, "number": 4})
-        for array in (small, large):
-            array[:] = 0.0
-        found = one.published("ctx/w")
-        assert (found["small"].sum(), found["large"].sum()) == (3.0, 2e5)
-        assert one.published("ctx/number") == 4
+    assert routers[0].published("ctx/w") is None
+    small, large = np.ones(3), np.ones(200_000)  # in a message, and in shared memory
+    routers[0].publish_ctx({"w": {"small": small, "large": large}, "number": 4})
+    for array in (small, large):
+        array[:] = 0.0
+    found = routers[0].published("ctx/w")
+    assert (found["small"].sum(), found["large"].sum()) == (3.0, 2e5)
+    assert routers[0].published("ctx/number") == 4
 
 
 # -- items ---------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ def test_a_coroutine_cancelled_at_the_lock_does_not_take_it_along() -> None:
 
 @pytest.mark.parametrize("async_mode", [False, True])
 def test_wherever_a_middleware_runs_the_router_is_that_of_its_task(async_mode: bool) -> None:
-    router = LocalRouter.group(2)[0]
+    router = LocalRouter()
     found = []
 
     def look(ctx: Context) -> None:

@@ -15,7 +15,7 @@ from ding_lite.errors import MiddlewareError, RemoteError
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.task import Task
-from tests.threads import together
+from ding_lite.testing import Cluster
 
 CODES = pytest.mark.parametrize("code", [None, 0], ids=repr)
 
@@ -180,22 +180,25 @@ def test_an_exit_of_a_program_s_own_signal_handler_is_left_alone(as_object: bool
 
 
 def test_an_exit_of_a_handler_of_calls_is_the_answer() -> None:
-    asker, other = LocalRouter.group(2)
-    other.register("leave", lambda: sys.exit(0))
-    with pytest.raises(RemoteError, match="SystemExit"):
-        asker.call(1, "leave")
+    alone = LocalRouter()
+    with Cluster(2) as cluster:
+        asker, other = cluster.routers
+        for router in (other, alone):
+            router.register("leave", lambda: sys.exit(0))
+        for caller, node in ((asker, 1), (other, 1), (alone, 0)):
+            with pytest.raises(RemoteError, match="SystemExit"):
+                caller.call(node, "leave")
 
 
-def test_an_exit_of_a_listener_of_the_router_is_an_error() -> None:
-    asker, other = LocalRouter.group(2)
-    other.on("go", lambda: sys.exit(0))
-    raised: list[BaseException] = []
-
-    def emit() -> None:
-        try:
-            asker.emit("go")
-        except MiddlewareError as error:
-            raised.append(error)
-
-    together(emit)  # where an exit would end the thread and nothing else
-    assert len(raised) == 1
+def test_an_exit_of_a_listener_of_the_router_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    is_going_on = threading.Event()
+    with Cluster(2) as cluster:
+        asker, other = cluster.routers
+        other.on("go", lambda: sys.exit(0))
+        other.on("go on", is_going_on.set)
+        asker.emit("go")
+        asker.emit("go on")
+        assert is_going_on.wait(10.0)  # an exit would end the thread, and nothing else
+    [record] = caplog.records
+    assert record.getMessage() == "a listener of node 1's router has raised"
+    assert isinstance(record.exc_info and record.exc_info[1], MiddlewareError)

@@ -18,9 +18,9 @@ from ding_lite.errors import StepCancelled
 from ding_lite.parallel.router.group import World
 from ding_lite.runtime import concurrency
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.task import Task
+from ding_lite.testing import Cluster
 
 Waiting = Callable[[Task, Context], object]
 """Waits for what never comes; what it returns is looked at by the test."""
@@ -469,8 +469,7 @@ def _all_gather(task: Task, ctx: Context) -> object:
     ],
 )
 def test_waits_for_another_node_end_where_the_step_fails(waiting: Waiting, outcome: object) -> None:
-    here, _ = LocalRouter.group(2)
-    with use_router(here):
+    with Cluster(2) as cluster, use_router(cluster.routers[0]):
         error, outcomes = run_beside(waiting)
     assert type(error) is Broken
     assert outcomes == [outcome]

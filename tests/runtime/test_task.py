@@ -14,11 +14,10 @@ from hypothesis import given, strategies as st
 
 from ding_lite.errors import ConfigError, DeadlineExceeded, MiddlewareError
 from ding_lite.runtime.context import Context, ParallelContext
-from ding_lite.runtime.messaging.local_router import LocalRouter
-from ding_lite.runtime.messaging.router import use_router
+from ding_lite.runtime.messaging.router import current_router, use_router
 from ding_lite.runtime.task import Task
+from ding_lite.testing import Cluster
 from ding_lite.testing.clock import ManualClock
-from tests.threads import on_nodes
 
 
 def onion(log: list[str], name: str) -> Callable[[Context], Iterator[None]]:
@@ -442,13 +441,18 @@ def test_a_task_has_labels_of_its_own_beside_those_of_its_node() -> None:
     assert not Task().match_labels(["learner", "node.1"])
 
 
+def on_nodes(num_nodes: int, main: Callable[[int], object]) -> list[Any]:
+    """Return the results of `main(node_id)` on all nodes of a cluster."""
+    with Cluster(num_nodes) as cluster:
+        return cluster.run(lambda: main(current_router().node_id))
+
+
 class TestSeveralNodes:
-    """Messages between nodes, by the router within one process."""
+    """Messages between the tasks of several nodes."""
 
     def test_a_task_that_was_made_before_its_node_is_refused(self) -> None:
         task = Task().use(boom_free)  # as at the top level of a program
-        one, _ = LocalRouter.group(2)
-        with use_router(one):
+        with Cluster(2) as cluster, use_router(cluster.routers[0]):
             for start in (lambda: task.run(max_step=1), task.sync):
                 with pytest.raises(ConfigError, match="Make the task inside of `main`"):
                     start()
@@ -555,23 +559,26 @@ class TestSeveralNodes:
         assert on_nodes(2, main)[1][:1] == [7]
 
     def test_attaching_to_a_silent_job_fails_in_time(self, clock: ManualClock) -> None:
+        has_failed = threading.Event()
+
         def main(node_id: int) -> None:
-            if node_id == 1:
-                with Task(attach_callback=print, attach_timeout=5.0, clock=clock) as task:
-                    task.use(boom).run(max_step=1)
-            else:
+            if node_id == 0:
                 clock.until_waiting()
                 clock.advance(5.0)
+                assert has_failed.wait(10.0)
+                return
+            with Task(attach_callback=print, attach_timeout=5.0, clock=clock) as task:
+                with pytest.raises(DeadlineExceeded, match=r"No other node sent a ctx in time"):
+                    task.use(boom).run(max_step=1)
+                has_failed.set()
 
-        with pytest.raises(DeadlineExceeded, match=r"No other node sent a ctx in time"):
-            on_nodes(2, main)
+        on_nodes(2, main)
 
     @pytest.mark.parametrize("known", [None, "3"])
     def test_values_that_cannot_be_compared_are_refused(self, known: object) -> None:
-        first, second = LocalRouter.group(2)
-        with use_router(second), Task() as task:
-            first.publish_ctx({"train_iter": 3})
-            assert task.parallel_ctx.train_iter == 3
+        with Cluster(2) as cluster, use_router(cluster.routers[1]), Task() as task:
+            cluster.routers[0].publish_ctx({"train_iter": 3})
+            assert task.wait_parallel_ctx(timeout=10.0) is task.parallel_ctx
             with pytest.raises(ConfigError, match=r"compares `train_iter` with .*has sent 3;"):
                 task.wait_parallel_ctx(newer_than={"train_iter": known})
 

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from ding_lite import Context, middleware as mw
 from ding_lite.distributed.topics import COLLECTED
+from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.rl import DQN, DQNConfig, make_envs
-from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
-from ding_lite.testing import run_step
+from ding_lite.testing import Cluster, run_step
 from tests.middleware.running import run_job
+from tests.nodes import delivered
 
-Routers = tuple[LocalRouter, ...]
+Routers = tuple[NodeRouter, ...]
 
 
 @pytest.fixture
-def routers() -> Routers:
-    return LocalRouter.group(4, roles=["learner", "collector", "collector", "evaluator"])
+def routers() -> Iterator[Routers]:
+    with Cluster(4, roles=["learner", "collector", "collector", "evaluator"]) as cluster:
+        yield cluster.routers
 
 
 def played(env_step: int, mean: float, episodes: int, **more: int) -> dict[str, Any]:
@@ -33,10 +36,12 @@ def test_what_collectors_have_done_is_added_up(routers: Routers) -> None:
         tally = mw.count_collected("collector")
         assert "env_step" not in run_step(tally)[0]
         one.publish_ctx({"env_step": 10})
+        delivered(one)
         assert run_step(tally)[0].env_step == 10
         one.publish(COLLECTED, played(30, 4.0, 2))
         other.publish(COLLECTED, played(100, 8.0, 3))
         evaluator.publish(COLLECTED, played(999, 99.0, 9))
+        delivered(one, other, evaluator)
         ctx, _ = run_step(tally)
     assert ctx.env_step == 130
     assert ctx.metrics == {"return": 6.0, "episode_length": 6.0, "episodes": 5}
@@ -48,6 +53,7 @@ def test_what_a_collector_did_in_earlier_lives_counts_on(routers: Routers) -> No
         tally = mw.count_collected("collector")
         for env_step, episodes in ((50, 5), (8, 1), (20, 2), (4, 1)):
             one.publish(COLLECTED, played(env_step, 1.0, episodes))
+            delivered(one)
             ctx, _ = run_step(tally)
     assert (ctx.env_step, ctx.metrics["episodes"]) == (50 + 20 + 4, 5 + 2 + 1)
 
@@ -57,13 +63,16 @@ def test_a_resumed_run_counts_on_where_it_was(routers: Routers) -> None:
     with use_router(learner):
         tally = mw.count_collected("collector")
         one.publish(COLLECTED, played(50, 1.0, 5))
+        delivered(one)
         run_step(tally)
-    learner, one, *_ = LocalRouter.group(2, roles=["learner", "collector"])
-    with use_router(learner):
-        resumed = mw.count_collected("collector")
-        resumed.load_state_dict(tally.state_dict())  # type: ignore[attr-defined]
-        one.publish(COLLECTED, played(7, 1.0, 1))
-        ctx, _ = run_step(resumed)
+    with Cluster(2, roles=["learner", "collector"]) as cluster:
+        learner, one = cluster.routers
+        with use_router(learner):
+            resumed = mw.count_collected("collector")
+            resumed.load_state_dict(tally.state_dict())  # type: ignore[attr-defined]
+            one.publish(COLLECTED, played(7, 1.0, 1))
+            delivered(one)
+            ctx, _ = run_step(resumed)
     assert (ctx.env_step, ctx.metrics["episodes"]) == (57, 6)
 
 
@@ -81,10 +90,12 @@ def test_a_restarted_learner_counts_no_env_step_twice(
     with use_router(learner):
         tally, resumed = mw.count_collected("collector"), mw.count_collected("collector")
         one.publish(COLLECTED, played(50, 1.0, 5, incarnation=1))
+        delivered(one)
         run_step(tally)
         resumed.load_state_dict(tally.state_dict())  # type: ignore[attr-defined]
         for _ in range(2):
             one.publish(COLLECTED, played(80, 1.0, 8, incarnation=incarnation))
+            delivered(one)
             ctx, _ = run_step(resumed)
             assert (ctx.env_step, ctx.metrics["episodes"]) == expected
 
@@ -108,6 +119,7 @@ def test_what_a_resumed_collector_has_made_before_is_counted_once(routers: Route
         for more in (0, 10):  # ten env steps more than it has saved
             made = {"incarnation": env_step + 1, "env_step": ctx.env_step + more}
             one.publish(COLLECTED, counts | made)
+            delivered(one)
             with use_router(learner):
                 sums, _ = run_step(tally)
     assert sums.env_step == 410 + 410
@@ -115,12 +127,14 @@ def test_what_a_resumed_collector_has_made_before_is_counted_once(routers: Route
 
 
 def test_a_learner_that_collects_too_adds_its_own_env_steps() -> None:
-    learner, other = LocalRouter.group(2, roles=[{"learner", "collector"}, "collector"])
-    with use_router(learner):
+    roles = [{"learner", "collector"}, "collector"]
+    with Cluster(2, roles=roles) as cluster, use_router(cluster.routers[0]):
+        learner, other = cluster.routers
         tally, env_step = mw.count_collected("collector"), 0
         for k in range(1, 4):
             learner.publish(COLLECTED, played(env_step + 10, 4.0, k))
             other.publish(COLLECTED, played(100 * k, 8.0, 5))
+            delivered(other)
             ctx, _ = run_step(tally, env_step=env_step + 10)
             env_step = ctx.env_step
             assert env_step == 10 * k + 100 * k

@@ -16,7 +16,7 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import current_router, use_router
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.testing import run_step
+from ding_lite.testing import Cluster, run_step
 from tests.middleware.running import run_job, run_steps
 
 
@@ -179,9 +179,9 @@ def test_in_one_process_the_learner_may_come_before_the_collector() -> None:
 
 
 def test_a_learner_that_sends_to_itself_does_not_wait_beside_an_evaluator() -> None:
-    learner, _ = LocalRouter.group(2, roles=[{"learner", "collector"}, "evaluator"])
     received = []
-    with use_router(learner):
+    roles = [{"learner", "collector"}, "evaluator"]
+    with Cluster(2, roles=roles) as cluster, use_router(cluster.routers[0]):
         send = mw.send("work", to="learner", timeout=0.0)
         receive = mw.receive("work", at_least=2, timeout=0.0)
         for step in range(4):

@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.errors import DeadlineExceeded
+from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
-from ding_lite.testing import run_step
+from ding_lite.testing import Cluster, run_step
 from tests.middleware.running import run_job
+from tests.nodes import delivered
+
+Routers = tuple[NodeRouter, ...]
 
 
-def pace_of(collector: LocalRouter, **settings: Any) -> Any:
+@pytest.fixture
+def routers() -> Iterator[Routers]:
+    """Connect a collector, a learner and another one."""
+    with Cluster(3) as cluster:
+        yield cluster.routers
+
+
+def pace_of(collector: NodeRouter, **settings: Any) -> Any:
     with use_router(collector):
         return mw.rate_limit(**settings)
+
+
+def update(learner: NodeRouter, train_iter: int) -> None:
+    """Publish the number of updates, and return once the collector has it."""
+    learner.publish_ctx({"train_iter": train_iter})
+    delivered(learner)
 
 
 def goes_on(pace: Any, env_step: int) -> bool:
@@ -29,76 +47,78 @@ def goes_on(pace: Any, env_step: int) -> bool:
     return True
 
 
-def test_a_collector_may_be_so_many_env_steps_ahead_of_the_updates() -> None:
-    learner, collector = LocalRouter.group(2)
+def test_a_collector_may_be_so_many_env_steps_ahead_of_the_updates(routers: Routers) -> None:
+    collector, learner, _ = routers
     pace = pace_of(collector, env_steps_per_update=8, ahead=100, timeout=0.0)
     assert goes_on(pace, 5_000)  # no learner has begun
-    learner.publish_ctx({"train_iter": 10})
+    update(learner, 10)
     assert goes_on(pace, 6_000)  # from here on it counts
     assert goes_on(pace, 6_100)
     assert not goes_on(pace, 6_101)
-    learner.publish_ctx({"train_iter": 12})
+    update(learner, 12)
     assert goes_on(pace, 6_116)
     with pytest.raises(DeadlineExceeded, match=r"at env step 6,?117 .* has made 12 updates"):
         run_step(pace, env_step=6_117)
 
 
-def test_a_learner_that_another_node_begins_anew_is_followed_from_there() -> None:
-    learner, other, collector = LocalRouter.group(3)
+def test_a_learner_that_another_node_begins_anew_is_followed_from_there(routers: Routers) -> None:
+    collector, learner, other = routers
     pace = pace_of(collector, env_steps_per_update=1, ahead=0, timeout=0.0)
-    learner.publish_ctx({"train_iter": 1_000})
+    update(learner, 1_000)
     assert goes_on(pace, 50)
-    other.publish_ctx({"train_iter": 0})
+    update(other, 0)
     assert goes_on(pace, 9_000)
-    other.publish_ctx({"train_iter": 1})
+    update(other, 1)
     assert goes_on(pace, 9_500)
     assert not goes_on(pace, 9_501)
 
 
-def test_a_learner_that_resumes_between_its_first_and_its_last_update_is_followed() -> None:
-    learner, other, collector = LocalRouter.group(3)
+def test_a_learner_that_resumes_between_its_first_and_its_last_update_is_followed(
+    routers: Routers,
+) -> None:
+    collector, learner, other = routers
     pace = pace_of(collector, env_steps_per_update=1, ahead=0, timeout=0.0)
-    learner.publish_ctx({"train_iter": 10})
+    update(learner, 10)
     assert goes_on(pace, 50)
-    learner.publish_ctx({"train_iter": 1_000})
+    update(learner, 1_000)
     assert goes_on(pace, 1_040)
-    other.publish_ctx({"train_iter": 990})  # a second learner that lags has not been restarted
+    update(other, 990)  # a second learner that lags has not been restarted
     assert not goes_on(pace, 1_040)
-    learner.publish_ctx({"train_iter": 500})
+    update(learner, 500)
     assert goes_on(pace, 1_040)
     assert not goes_on(pace, 1_041)
-    learner.publish_ctx({"train_iter": 510})
+    update(learner, 510)
     assert goes_on(pace, 1_050)
 
 
-def test_before_the_first_update_a_collector_makes_no_more_than_it_may() -> None:
-    learner, collector = LocalRouter.group(2)
+def test_before_the_first_update_a_collector_makes_no_more_than_it_may(routers: Routers) -> None:
+    collector, learner, _ = routers
     pace = pace_of(collector, env_steps_per_update=1, ahead=0, at_first=500, timeout=0.0)
     assert goes_on(pace, 499)
     with pytest.raises(DeadlineExceeded, match=r"first update, .* allows 500 env steps before it"):
         run_step(pace, env_step=500)
-    learner.publish_ctx({"train_iter": 8})
+    update(learner, 8)
     assert goes_on(pace, 500)
-    learner.publish_ctx({"train_iter": 9})
+    update(learner, 9)
     assert goes_on(pace, 501)
     assert not goes_on(pace, 502)
     with use_router(LocalRouter()):  # alone it is its own learner
         run_step(mw.rate_limit(env_steps_per_update=1, at_first=10, timeout=0.0), env_step=99)
 
 
-def test_the_replay_of_a_learner_that_begins_anew_is_filled_again() -> None:
-    learner, collector = LocalRouter.group(2)
+def test_the_replay_of_a_learner_that_begins_anew_is_filled_again(routers: Routers) -> None:
+    collector, learner, _ = routers
     pace = pace_of(collector, env_steps_per_update=1, at_first=500, timeout=0.0)
-    learner.publish_ctx({"train_iter": 1_000})
+    update(learner, 1_000)
     assert goes_on(pace, 9_000)
-    learner.publish_ctx({"train_iter": 0})
+    update(learner, 0)
     assert goes_on(pace, 9_000)
     assert goes_on(pace, 9_499)
     assert not goes_on(pace, 9_500)
 
 
-def test_a_resumed_collector_fills_the_replay_again() -> None:
-    pace = pace_of(LocalRouter.group(2)[1], env_steps_per_update=1, at_first=500, timeout=0.0)
+def test_a_resumed_collector_fills_the_replay_again(routers: Routers) -> None:
+    pace = pace_of(routers[0], env_steps_per_update=1, at_first=500, timeout=0.0)
     for env_step in (9_000, 9_499):
         run_step(pace, env_step=env_step, total_step=70)
     with pytest.raises(DeadlineExceeded, match="at env step 9,500"):
@@ -133,8 +153,8 @@ def test_a_node_that_is_alone_does_not_wait() -> None:
     assert not ctx.metrics
 
 
-def test_a_node_that_learns_and_collects_does_not_wait_for_itself() -> None:
-    pace = pace_of(LocalRouter.group(2)[0], env_steps_per_update=1, at_first=10, timeout=0.0)
+def test_a_node_that_learns_and_collects_does_not_wait_for_itself(routers: Routers) -> None:
+    pace = pace_of(routers[0], env_steps_per_update=1, at_first=10, timeout=0.0)
     run_step(pace, env_step=10, train_iter=0)
     with pytest.raises(DeadlineExceeded, match="waits for the learner's first update"):
         run_step(pace, env_step=10)

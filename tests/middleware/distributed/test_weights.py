@@ -16,15 +16,16 @@ from ding_lite.clock import Deadline
 from ding_lite.distributed.model_server import topics_of
 from ding_lite.errors import DeadlineExceeded, ShapeError
 from ding_lite.middleware.distributed.weights import SERVER
+from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import current_router, use_router
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
-from ding_lite.testing import run_step
+from ding_lite.testing import Cluster, run_step
 from tests.middleware.running import run_job, run_steps
+from tests.nodes import delivered
 from tests.threads import together
 
 CONFIG = DQNConfig(hidden=(4,), n_step=1, batch_size=8)
@@ -119,26 +120,27 @@ def test_versions_go_on_where_a_resumed_run_left_off() -> None:
     assert second.ctx.weights_version == 5
 
 
-def publish(router: Any, version: list[int], *, weights: Any = None, to: Any = None) -> None:
+def publish(router: NodeRouter, version: list[int], *, weights: Any = None) -> None:
+    """Publish a version by hand, and return once the other nodes have it."""
     announced, published = topics_of(SERVER)
-    router.publish(announced, version, to=to)
+    router.publish(announced, version)
     if weights is not None:
-        router.publish(published, {"number": version, "weights": weights}, to=to)
-    router.publish_ctx({"weights_version": version[1]}, to=to)
+        router.publish(published, {"number": version, "weights": weights})
+    router.publish_ctx({"weights_version": version[1]})
+    delivered(router)
 
 
 def fetching(
-    announce: Callable[[LocalRouter], None],
+    announce: Callable[[NodeRouter], None],
     *,
     steps: int = 1,
     policy: DQN | None = None,
     **settings: Any,
 ) -> tuple[Context, DQN]:
     """Fetch on a node after another one has published by hand; return the last ctx."""
-    learner, collector = LocalRouter.group(2)
-    announce(learner)
     policy = policy or make_dqn(0.0)
-    with use_router(collector):
+    with Cluster(2) as cluster, use_router(cluster.routers[1]):
+        announce(cluster.routers[0])
         return run_steps(mw.fetch_weights(policy, **settings), steps=steps).ctx, policy
 
 
@@ -160,7 +162,7 @@ def ones() -> dict[str, Tensor]:
 
 
 def test_weights_within_the_limit_are_used_and_their_age_is_reported() -> None:
-    def announce(router: Any) -> None:
+    def announce(router: NodeRouter) -> None:
         publish(router, [7, 6], weights=ones())
         publish(router, [7, 10])
 
@@ -169,7 +171,7 @@ def test_weights_within_the_limit_are_used_and_their_age_is_reported() -> None:
 
 
 def test_weights_beyond_the_limit_are_waited_for_and_an_error_in_time_says_so() -> None:
-    def announce(router: Any) -> None:
+    def announce(router: NodeRouter) -> None:
         publish(router, [7, 5], weights=ones())
         publish(router, [7, 10])
 
@@ -178,19 +180,20 @@ def test_weights_beyond_the_limit_are_waited_for_and_an_error_in_time_says_so() 
 
 
 def waiting_for(
-    meanwhile: Callable[[LocalRouter, Context], None], **settings: Any
+    meanwhile: Callable[[NodeRouter, Context], None], **settings: Any
 ) -> tuple[Context, DQN]:
     """Fetch what was only announced; `meanwhile` gets the learner and the ctx of that step."""
-    (learner, collector), policy = LocalRouter.group(2), make_dqn(0.0)
-    publish(learner, [7, 3])
-    waiting: Queue[Context] = Queue()
+    policy, waiting = make_dqn(0.0), Queue[Context]()
+    with Cluster(2) as cluster:
+        learner, collector = cluster.routers
+        publish(learner, [7, 3])
 
-    def fetch() -> Context:
-        with use_router(collector):
-            fetch = mw.fetch_weights(policy, max_staleness=0, **settings)
-            return run_steps(waiting.put, fetch, steps=1).ctx
+        def fetch() -> Context:
+            with use_router(collector):
+                fetch = mw.fetch_weights(policy, max_staleness=0, **settings)
+                return run_steps(waiting.put, fetch, steps=1).ctx
 
-    ctx, _ = together(fetch, lambda: meanwhile(learner, waiting.get(timeout=10.0)))
+        ctx, _ = together(fetch, lambda: meanwhile(learner, waiting.get(timeout=10.0)))
     return ctx, policy
 
 
@@ -200,7 +203,7 @@ def test_weights_that_were_announced_are_waited_for_until_they_come() -> None:
 
 
 def test_a_wait_for_weights_ends_with_the_job() -> None:
-    def end(learner: LocalRouter, ctx: Context) -> None:
+    def end(learner: NodeRouter, ctx: Context) -> None:
         with use_router(learner):
             run_steps(lambda ctx: setattr(ctx, "finish", True))
 
@@ -245,8 +248,7 @@ def test_a_node_that_is_alone_waits_for_no_version() -> None:
 
 
 def test_the_node_that_publishes_does_not_wait_for_its_own_versions() -> None:
-    learner, _ = LocalRouter.group(2)
-    with use_router(learner):
+    with Cluster(2) as cluster, use_router(cluster.routers[0]):
         run_steps(
             mw.publish_weights(make_dqn()),
             mw.fetch_weights(make_dqn(), wait_for_new=True, timeout=0.0),
@@ -255,10 +257,10 @@ def test_the_node_that_publishes_does_not_wait_for_its_own_versions() -> None:
 
 
 def test_a_step_between_two_looks_is_taken_with_the_weights_at_hand() -> None:
-    (learner, collector), seen = LocalRouter.group(2), list[int]()
-    with use_router(collector):
+    seen: list[int] = []
+    with Cluster(2) as cluster, use_router(cluster.routers[1]):
         run_steps(
-            lambda ctx: publish(learner, [7, ctx.total_step], weights=ones()),
+            lambda ctx: publish(cluster.routers[0], [7, ctx.total_step], weights=ones()),
             mw.fetch_weights(make_dqn(), every=3),
             lambda ctx: seen.append(ctx.weights_version),
             steps=7,

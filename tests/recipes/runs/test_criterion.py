@@ -13,9 +13,9 @@ from ding_lite.recipes import Criterion, Options, Run, parse_options
 from ding_lite.recipes.runs.directory import CONFIG
 from ding_lite.rl import DQN, DQNConfig, make_envs
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.testing import Cluster
+from tests.nodes import delivered
 
 
 def parse(*arguments: str) -> Options:
@@ -111,13 +111,19 @@ def test_the_first_collector_to_meet_the_criterion_makes_the_learner_end_the_job
 
 
 def test_a_learner_that_was_away_is_notified_at_the_next_episode() -> None:
-    options, routers = parse("--criterion", "seed"), LocalRouter.group(2)
-    with use_router(routers[1]):
-        collector = Criterion(options)
-    collector.observe(ended(*[200.0] * 50))
-    with use_router(routers[0]):
-        learner = Criterion(options)
-    collector.observe(ended(200.0))
+    options = parse("--criterion", "seed")
+    with Cluster(2) as cluster:
+        with use_router(cluster.routers[1]):
+            collector = Criterion(options)
+        collector.observe(ended(*[200.0] * 50))
+        delivered(cluster.routers[1])
+        again = cluster.restart(0)
+        with use_router(again):
+            learner = Criterion(options)
+        for router in cluster.routers:
+            router.wait_ready(10.0)
+        collector.observe(ended(200.0))
+        delivered(cluster.routers[1])
     ctx = Context()
     learner.decide(ctx)
     assert ctx.finish

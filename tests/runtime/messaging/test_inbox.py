@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 
 from ding_lite.runtime.messaging.inbox import FINISH, Inbox, Listening
+from tests.threads import switching_often, together
 
 
 class Recorder:
@@ -141,3 +144,31 @@ def test_an_interrupt_in_a_receiver_stops_no_later_message() -> None:
     assert inbox.num_waiting == 1
     put(inbox, "three")
     assert recorder.received == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["early", "late"])
+def test_under_many_threads_every_event_arrives_once_and_in_order_per_sender(is_late: bool) -> None:
+    inbox, inside, met = Inbox(), threading.Lock(), list[str]()
+
+    def check_alone(event: str) -> None:
+        if inside.acquire(blocking=False):
+            inside.release()
+        else:
+            met.append(event)
+
+    recorder = Recorder(check_alone)
+    if not is_late:
+        inbox.join(recorder)
+
+    def send(sender: int) -> None:
+        for number in range(150):
+            inbox.put_event(sender, f"{sender}-{number}", (), {})
+            if is_late and (sender, number) == (1, 75):
+                inbox.join(recorder)
+
+    with switching_often():
+        together(*(partial(send, sender) for sender in range(1, 6)))
+    assert met == []
+    for sender in range(1, 6):
+        events = [event for event in recorder.received if event.startswith(f"{sender}-")]
+        assert events == [f"{sender}-{number}" for number in range(150)]

@@ -1,43 +1,48 @@
-"""Routers within one process: connections, messages, their order, and values that stay."""
+"""The router of a single node, the current router, and the end of runs on several nodes."""
 
 from __future__ import annotations
 
 import contextvars
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from typing import Any
-from weakref import ref
 
 import pytest
 
-from ding_lite.errors import CodecError, ConfigError, LabelError, RemoteError
+from ding_lite.errors import (
+    CodecError,
+    ConfigError,
+    DeadlineExceeded,
+    LabelError,
+    PeerLost,
+    RemoteError,
+)
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter, labels_of_environment
-from ding_lite.runtime.messaging.router import current_router, use_router
+from ding_lite.runtime.messaging.router import Router, current_router, use_router
 from ding_lite.runtime.messaging.streams import Item, ItemId
 from ding_lite.runtime.task import Task
+from ding_lite.testing import Cluster
+from tests.nodes import delivered
 from tests.threads import together
 
 
 class Receiver:
-    """Writes down what arrives, and what it was told to do about it."""
+    """Writes down what arrives."""
 
-    def __init__(self, answer: Callable[[int, str], None] | None = None) -> None:
+    def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []
         self.ctxs: list[tuple[int, dict[str, Any]]] = []
-        self._answer = answer
 
     def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
         self.events.append((node_id, event, *args, *kwargs.items()))
-        if self._answer:
-            self._answer(node_id, event)
 
     def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
         self.ctxs.append((node_id, dict(values)))
 
 
-def joined(routers: Iterable[LocalRouter]) -> list[Receiver]:
+def joined(routers: Iterable[Router]) -> list[Receiver]:
     receivers = []
     for router in routers:
         receivers.append(Receiver())
@@ -66,7 +71,6 @@ def test_labels_and_a_role_come_from_the_environment(monkeypatch: pytest.MonkeyP
     assert labels_of_environment() == {"gpu", "big"} | roles
     assert LocalRouter().labels == {"standalone", "node.0", "gpu", "big"} | roles
     assert LocalRouter(labels=()).labels == {"standalone", "node.0"}
-    assert LocalRouter.group(2)[1].labels == {"distributed", "node.1"}
     monkeypatch.setenv("DING_LITE_ROLES", "learner,collector")  # those of several nodes
     assert labels_of_environment() == {"gpu", "big"}
 
@@ -78,21 +82,6 @@ def test_a_bad_label_of_the_environment_names_its_variable(variable, monkeypatch
         LocalRouter()
 
 
-# -- a group -------------------------------------------------------------------------------
-
-
-def test_the_nodes_of_a_group_are_numbered_labelled_and_all_connected() -> None:
-    routers = LocalRouter.group(3, roles=["learner", "collector", {"collector", "evaluator"}])
-    assert [router.node_id for router in routers] == [0, 1, 2]
-    assert [router.peers for router in routers] == [(1, 2), (0, 2), (0, 1)]
-    assert all(router.is_active for router in routers)
-    assert [set(router.labels) for router in routers] == [
-        {"distributed", "node.0", "learner", "learner.0"},
-        {"distributed", "node.1", "collector", "collector.0"},
-        {"distributed", "node.2", "collector", "collector.1", "evaluator", "evaluator.0"},
-    ]
-
-
 def test_a_single_node_may_replace_its_handlers_and_publish_to_no_other() -> None:
     router = LocalRouter()
     for fn in (min, max):
@@ -102,6 +91,76 @@ def test_a_single_node_may_replace_its_handlers_and_publish_to_no_other() -> Non
     assert router.published("topic") == 3
 
 
+def test_a_call_to_itself_gives_copies_or_the_error_of_the_handler() -> None:
+    router, taken, never = LocalRouter(), list[Any](), Future[Any]()
+    router.register("take", lambda *args, **kwargs: taken.append((args, kwargs)) or args)
+    router.register("later", lambda: never)
+    router.register("fails", lambda: 1 / 0)
+    sent = [1]
+    named: dict[str, Any] = {"node": "first", "name": "x", "event": 3}
+    [found] = router.call(0, "take", sent, **named)
+    [((given,), kwargs)] = taken
+    assert found == given == sent
+    assert kwargs == named
+    assert len({id(sent), id(given), id(found)}) == 3
+    with pytest.raises(RemoteError, match=r"ZeroDivisionError on node 0: division by zero") as info:
+        router.call(0, "fails")
+    assert (info.value.node_id, info.value.kind) == (0, "ZeroDivisionError")
+    assert "1 / 0" in info.value.remote_traceback
+    with pytest.raises(
+        RemoteError, match=r'under the name `tke` on this node\. Did you mean "take"'
+    ):
+        router.call(0, "tke")
+    with pytest.raises(PeerLost, match="Node 7 cannot be asked for `take`: the nodes here are"):
+        router.call(7, "take")
+    with pytest.raises(DeadlineExceeded, match=r"not answered `later` within 0.05 s"):
+        router.call(0, "later", timeout=0.05)
+    never.set_result(3)
+    assert router.call(0, "later") == 3
+
+
+def test_items_to_itself_are_copies_and_wait_for_room() -> None:
+    router, item = LocalRouter(labels="learner"), [1]
+    assert router.send("work", item, to="learner", in_flight=1)
+    item.append(2)
+    with pytest.raises(DeadlineExceeded, match=r"took an item within 0 s.*each may have 1"):
+        router.send("work", item, to="learner", in_flight=1, timeout=0.0)
+    assert router.receive("work") == Item(0, [1], ItemId(0, 0, 1))
+    assert router.send("work", item, to="node.*", in_flight=1)
+    with pytest.raises(LabelError, match=r"No node of this job is matched by `to=\['artist'\]`"):
+        router.send("work", 1, to="artist")
+    with pytest.raises(DeadlineExceeded, match=r"No item of stream `rest` came within 0 s"):
+        router.receive("rest", timeout=0.0)
+
+
+def test_published_values_are_copies_and_one_that_cannot_be_copied_warns_once(caplog: Any) -> None:
+    router, value = LocalRouter(), [1]
+    assert router.published("ctx/value") is None
+    for step in range(3):
+        router.publish_ctx({"value": value, "step": step, "odd": threading.Lock()}, to=["learner"])
+    router.publish("topic", value)
+    value.append(2)
+    router.published("topic").append(3)
+    names = ("topic", "ctx/value", "ctx/step", "ctx/odd")
+    assert [router.published(name) for name in names] == [[1], [1], 2, None]
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert warning.startswith("`ctx.odd` stays on node 0: cannot pickle")
+    assert "`task.share(...)` names the keys that travel" in warning
+
+
+def test_an_invalid_name_of_a_topic_an_event_or_a_handler_is_refused() -> None:
+    router = LocalRouter()
+    for topic in ("ctx/loss", "", 3, 1025 * "x"):
+        with pytest.raises(ConfigError, match="topic"):
+            router.publish(topic, 1)  # type: ignore[arg-type]
+    for event in ("", 3):
+        with pytest.raises(CodecError, match="The name of an event is a non-empty string"):
+            router.emit(event)  # type: ignore[arg-type]
+    for name, fn in (("", len), (3, len), ("g", 3)):
+        with pytest.raises(ConfigError, match="a name and a function"):
+            router.register(name, fn)  # type: ignore[arg-type]
+
+
 def test_what_cannot_be_copied_is_refused_as_between_processes() -> None:
     router, lock = LocalRouter(), threading.Lock()
     router.register("lock", threading.Lock)
@@ -109,7 +168,6 @@ def test_what_cannot_be_copied_is_refused_as_between_processes() -> None:
         lambda: router.call(0, "lock", lock),
         lambda: router.send("work", lock, to="node.0"),
         lambda: router.publish("topic", lock),
-        lambda: LocalRouter.group(2)[0].emit("event", lock),
     ]
     for send in sends:
         with pytest.raises(CodecError, match=r"cannot be sent: cannot pickle .* Send what"):
@@ -118,65 +176,16 @@ def test_what_cannot_be_copied_is_refused_as_between_processes() -> None:
         router.call(0, "lock", timeout=10.0)
 
 
-def test_a_group_has_at_least_one_node_and_an_entry_of_roles_for_each() -> None:
-    [router] = LocalRouter.group(1)
-    assert not router.is_active
-    assert router.labels == {"distributed", "node.0"}
-    several: list[Any] = [["a"], ["a", "b", "c"], "ab", []]
-    for roles in several:
-        with pytest.raises(ConfigError, match="`roles` is "):
-            LocalRouter.group(2, roles=roles)
-    with pytest.raises(ConfigError, match="`num_nodes` is 0; it must be a whole number from 1 on"):
-        LocalRouter.group(0)
-
-
-# -- events --------------------------------------------------------------------------------
-
-
-def test_under_many_threads_every_event_arrives_once_and_in_order_per_sender() -> None:
-    routers = LocalRouter.group(6)
-    num_events = 150
-    inside = [threading.Lock() for _ in routers]
-    met: list[int] = []
-
-    def check_alone(node: int) -> Callable[[int, str], None]:
-        def check(node_id: int, event: str) -> None:
-            if not inside[node].acquire(blocking=False):
-                met.append(node)
-                return
-            inside[node].release()
-
-        return check
-
-    receivers = [Receiver(check_alone(router.node_id)) for router in routers]
-    for router, receiver in zip(routers[::2], receivers[::2], strict=True):
-        router.join(receiver)
-
-    def send(router: LocalRouter) -> None:
-        for number in range(num_events):
-            router.emit("count", number)
-            if number == num_events // 2 and router.node_id % 2:
-                router.join(receivers[router.node_id])  # half of them are late
-
-    together(*(lambda router=router: send(router) for router in routers))
-
-    assert met == []
-    for router, receiver in zip(routers, receivers, strict=True):
-        by_sender: dict[int, list[int]] = defaultdict(list)
-        for sender, _, number in receiver.events:
-            by_sender[sender].append(number)
-        assert dict(by_sender) == {peer: list(range(num_events)) for peer in router.peers}
-
-
 # -- ctx values ----------------------------------------------------------------------------
 
 
 def test_the_values_of_several_shares_arrive_together() -> None:
-    routers = LocalRouter.group(3)
-    receivers = joined(routers)
-    with use_router(routers[0]), Task() as task:
-        task.share("version").share("weights", "bias", to="node.1").share("loss", to="node.2")
-        task.forward(lambda ctx: ctx.update(version=1, weights=2, bias=3, secret=4)).renew()
+    with Cluster(3) as cluster:
+        receivers = joined(cluster.routers)
+        with use_router(cluster.routers[0]), Task() as task:
+            task.share("version").share("weights", "bias", to="node.1").share("loss", to="node.2")
+            task.forward(lambda ctx: ctx.update(version=1, weights=2, bias=3, secret=4)).renew()
+        delivered(cluster.routers[0])
     assert [receiver.ctxs for receiver in receivers] == [
         [],
         [(0, {"version": 1, "weights": 2, "bias": 3})],
@@ -185,9 +194,10 @@ def test_the_values_of_several_shares_arrive_together() -> None:
 
 
 def test_a_share_that_no_node_would_get_warns_unless_the_node_is_alone(caplog: Any) -> None:
-    for routers in LocalRouter.group(2, roles=["learner", "collector"]), [LocalRouter()]:
-        with use_router(routers[0]), Task() as task:
-            task.share("weights", to=["lerner", "evaluator"]).share("goal", to="collector")
+    with Cluster(2, roles=["learner", "collector"]) as cluster:
+        for router in (cluster.routers[0], LocalRouter()):
+            with use_router(router), Task() as task:
+                task.share("weights", to=["lerner", "evaluator"]).share("goal", to="collector")
     [record] = caplog.records
     assert record.levelname == "WARNING"
     assert record.getMessage().startswith(
@@ -198,31 +208,23 @@ def test_a_share_that_no_node_would_get_warns_unless_the_node_is_alone(caplog: A
 
 @pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
 def test_a_run_within_a_middleware_ends_only_itself(async_mode: bool) -> None:
-    routers = LocalRouter.group(2)
-    received = joined(routers)
-
     def evaluate(ctx: Context) -> None:
         if ctx.total_step == 3:
             with Task() as inner:
                 inner.use(lambda ctx: ctx.update(finish=ctx.total_step == 1)).run()
-            events.append((inner.ctx.total_step, [*received[1].events]))
+            delivered(router)
+            events.append((inner.ctx.total_step, [*other.events]))
 
     events: list[Any] = []
-    with use_router(routers[0]), Task(async_mode=async_mode) as task:
-        task.use(evaluate).run(max_step=6)
+    with Cluster(2) as cluster:
+        router = cluster.routers[0]
+        [other] = joined(cluster.routers[1:])
+        with use_router(router), Task(async_mode=async_mode) as task:
+            task.use(evaluate).run(max_step=6)
+        delivered(router)
     assert task.ctx.total_step == 5
     assert events == [(1, [])]
-    assert [event for _, event, *_ in received[1].events] == ["finish"]
-
-
-def test_a_subscription_is_dropped_with_its_last_reference() -> None:
-    """A program may subscribe in each step to read the newest value."""
-    router, other = LocalRouter.group(2)
-    kept, dropped = router.subscribe("goal"), ref(router.subscribe("goal"))
-    assert dropped() is None
-    other.publish("goal", 1)
-    assert kept.newest == router.subscribe("goal").newest == {"goal": 1}
-    router.wake()
+    assert [event for _, event, *_ in other.events] == ["finish"]
 
 
 # -- the current router --------------------------------------------------------------------
@@ -239,7 +241,7 @@ def test_where_nothing_was_launched_the_current_router_is_one_that_is_alone() ->
 
 
 def test_a_router_is_the_current_one_within_its_block_and_no_longer() -> None:
-    outer, inner = LocalRouter.group(2)
+    outer, inner = LocalRouter(), LocalRouter()
     before = current_router()
     with use_router(outer) as entered:
         assert entered is outer
@@ -252,7 +254,7 @@ def test_a_router_is_the_current_one_within_its_block_and_no_longer() -> None:
     assert current_router() is before
 
 
-# -- tasks on the nodes of a group ----------------------------------------------------------
+# -- streams ---------------------------------------------------------------------------------
 
 
 def test_a_file_with_streams_runs_in_one_process_with_all_roles() -> None:
@@ -266,7 +268,7 @@ def test_a_file_with_streams_runs_in_one_process_with_all_roles() -> None:
 
 
 def test_an_item_that_takes_long_to_copy_is_not_lost_behind_a_later_one() -> None:
-    hub, leaf = LocalRouter.group(2)
+    router = LocalRouter()
     began, may_end = threading.Event(), threading.Event()
 
     class Slow:
@@ -277,23 +279,15 @@ def test_an_item_that_takes_long_to_copy_is_not_lost_behind_a_later_one() -> Non
 
     def send_later_one() -> None:
         assert began.wait(10.0)
-        hub.send("work", "quick", to="node.1")
+        router.send("work", "quick", to="node.0")
         may_end.set()
 
-    together(lambda: hub.send("work", Slow(), to="node.1"), send_later_one)
-    taken = [leaf.receive("work", timeout=1.0) for _ in range(2)]
+    together(lambda: router.send("work", Slow(), to="node.0"), send_later_one)
+    taken = [router.receive("work", timeout=1.0) for _ in range(2)]
     assert [item.value for item in taken if item is not None] == ["quick", "slow"]
 
 
 def test_the_end_of_the_job_ends_a_wait_for_an_item_and_one_for_room() -> None:
-    hub, leaf = LocalRouter.group(2)
-    message: list[object] = []
-
-    def wait(router: LocalRouter, how: Callable[[Task], object]) -> None:
-        with use_router(router), Task() as task:
-            task.use(lambda ctx: message.append(how(task)))
-            task.run()
-
     begun = threading.Event()
 
     def receive(task: Task) -> object:
@@ -307,8 +301,13 @@ def test_the_end_of_the_job_ends_a_wait_for_an_item_and_one_for_room() -> None:
         task.finish = True
         return task.send("work", 1, to="node.1", timeout=None)
 
-    together(
-        lambda: wait(leaf, receive),
-        lambda: wait(hub, give_up),
-    )
-    assert sorted(map(str, message)) == ["False", "None"]
+    def main() -> list[object]:
+        results: list[object] = []
+        with Task() as task:
+            how = (give_up, receive)[task.router.node_id]
+            task.use(lambda ctx: results.append(how(task)))
+            task.run()
+        return results
+
+    with Cluster(2) as cluster:
+        assert cluster.run(main) == [[False], [None]]

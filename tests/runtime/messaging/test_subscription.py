@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import ref
 
 from ding_lite.clock import Deadline
 from ding_lite.runtime.messaging.inbox import Inbox
-from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.subscription import Subscription
 from ding_lite.testing import ManualClock
 
@@ -56,8 +56,8 @@ def test_a_subscription_takes_nothing_from_the_task_and_has_what_came_before_it(
 
 
 def test_a_wait_for_a_topic_ends_in_time_or_when_it_is_told(clock: ManualClock) -> None:
-    learner, collector = LocalRouter.group(2)
-    topics = collector.subscribe("x")
+    inbox = Inbox()
+    topics = subscribed(inbox, "x")
     assert not topics.wait(lambda newest: "x" in newest, Deadline.after(0.0, clock), lambda: False)
 
     is_over = threading.Event()
@@ -66,11 +66,11 @@ def test_a_wait_for_a_topic_ends_in_time_or_when_it_is_told(clock: ManualClock) 
     )
     ended.start()
     is_over.set()
-    collector.wake()
+    inbox.wake()
     ended.join(10.0)
     assert not ended.is_alive()
 
-    learner.publish("x", 3)
+    inbox.put_state(1, {"x": 3})
     assert topics.wait(lambda newest: newest["x"] == 3, Deadline.after(None), lambda: False)
 
 
@@ -89,3 +89,13 @@ def test_a_wait_reads_messages_itself_and_asks_no_more_once_it_is_over() -> None
     topics = Subscription(["x"], pump=pump)
     assert topics.wait(ready)
     assert asked == [None, 1, 2]
+
+
+def test_a_subscription_is_dropped_with_its_last_reference() -> None:
+    """A program may subscribe in each step to read the newest value."""
+    inbox = Inbox()
+    kept, dropped = subscribed(inbox, "goal"), ref(subscribed(inbox, "goal"))
+    assert dropped() is None
+    inbox.put_state(1, {"goal": 1})
+    assert kept.newest == subscribed(inbox, "goal").newest == {"goal": 1}
+    inbox.wake()

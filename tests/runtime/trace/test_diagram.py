@@ -6,9 +6,9 @@ import re
 from collections.abc import AsyncIterator, Iterator
 
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.task import Task
+from ding_lite.testing import Cluster
 
 
 def collect(ctx: Context) -> None: ...
@@ -26,8 +26,7 @@ async def watch(ctx: Context) -> AsyncIterator[None]:
 
 
 def pipeline() -> Task:
-    learner, _ = LocalRouter.group(2, roles=["learner", "collector"])
-    with use_router(learner):
+    with Cluster(2, roles=["learner", "collector"]) as cluster, use_router(cluster.routers[0]):
         task = Task()
     task.use(profile).use(collect, filter_labels=["collector", "standalone"])
     task.use(fetch, filter_labels="learner").use(watch, lock=True).use(collect)
