@@ -1,7 +1,7 @@
 """The base of all routers: the connection of a node to the other nodes of its job.
 
-The runtime defines it, so that it need not know about processes or sockets. `LocalRouter` connects
-nodes of one process. The router of `parallel`, which is set before `main()` runs, connects the
+The runtime defines it, so that it need not know about processes or sockets. `LocalRouter` is the
+router of a single node. The router of `parallel`, which is set before `main()` runs, connects the
 nodes of a job of several processes.
 """
 
@@ -419,7 +419,7 @@ class Router(ABC):
         Raises:
             KeyboardInterrupt: Ctrl-C was pressed meanwhile.
         """
-        return  # nothing to read: messages are delivered by their senders
+        return
 
     def wake_pump(self) -> None:
         """Make the pumping thread check `ready` again; safe from any thread."""

@@ -256,8 +256,8 @@ class Inbox:
     def _deliver(self) -> None:
         """Deliver queued messages in order, without a lock while a receiver runs.
 
-        A receiver may answer at once, and two nodes that answer each other must not wait for each
-        other's lock. So one thread at a time delivers, including messages that others add.
+        A receiver may send, join and leave. One thread at a time delivers, including messages that
+        others add meanwhile.
         """
         errors: list[BaseException] = []
         is_delivering = False

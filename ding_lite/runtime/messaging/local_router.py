@@ -1,8 +1,7 @@
-"""The router of a node that is in one process with all nodes that it can reach.
+"""The router of a single node, which has no other nodes.
 
-A single one is the only node of its job. Several ones, on threads of one process, are a job for
-tests and for stepping through a distributed program in a debugger. Messages between them are
-copied, as on a network.
+Calls and stream items that the node sends to itself are copied, as on a network, so a program runs
+unchanged on one node and on several. Several nodes in one process are a `testing.Cluster`.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
@@ -28,48 +27,38 @@ from ding_lite.runtime.messaging.base import CtxPart, Router, check_handler, gua
 from ding_lite.runtime.messaging.labels import (
     check_labels,
     check_own_labels,
-    check_patterns,
     count_roles,
     matches,
     node_labels,
-    several,
 )
 from ding_lite.runtime.messaging.streams import Parcel, Streams
 from ding_lite.runtime.messaging.subscription import CTX, check_topic
 from ding_lite.runtime.trace.messages import Traced
 from ding_lite.settings.environment import Settings
-from ding_lite.settings.rules import check_all, whole
 
 logger = logging.getLogger(__name__)
 
 
 class LocalRouter(Router):
-    """The router of a node that is in one process with all nodes that it can reach.
+    """The router of a single node, which is node 0 of its job and has no peers.
 
-    A router made by itself is the only node, and is never active. `LocalRouter.group` makes several
-    routers that are connected to each other, each for a separate thread.
+    It is the current router where no job was launched.
 
     Args:
-        node_id: This node's number.
-        labels: Labels beside `standalone` and `node.<id>`; by default those of
-            `DING_LITE_LABELS` and `DING_LITE_ROLES`.
+        labels: Labels beside `standalone` and `node.0`; by default those of `DING_LITE_LABELS` and
+            `DING_LITE_ROLES`.
     """
 
-    __slots__ = ("has_audience",)  # each step reads it, and a slot takes a third of the time
-    has_audience: bool
-
-    is_active = False
-    grows = may_leave = False
+    node_id = 0
+    peers = ()
+    is_active = has_audience = grows = may_leave = False
     address: str | None = None
     host: str | None = None
 
-    def __init__(self, node_id: int = 0, *, labels: Iterable[str] | None = None) -> None:
+    def __init__(self, *, labels: Iterable[str] | None = None) -> None:
         super().__init__()
-        self._node_id = node_id
         extra = labels_of_environment() if labels is None else check_labels(labels)
-        self._labels = node_labels(node_id, distributed=False, extra=extra)
-        self._group: tuple[LocalRouter, ...] = ()
-        self.has_audience = False
+        self._labels = node_labels(self.node_id, distributed=False, extra=extra)
         self._published: dict[str, Any] = {}
         self._handlers: dict[str, Callable[..., Any]] = {}
         self._streams = Streams(self._carry, self._withdraw, self._receivers, self._clock)
@@ -77,71 +66,46 @@ class LocalRouter(Router):
         self._throttle = Throttle(logger)
         self.traced = Traced()
 
-    @classmethod
-    def group(
-        cls, num_nodes: int, *, roles: Sequence[str | Iterable[str]] | None = None
-    ) -> tuple[LocalRouter, ...]:
-        """Make `num_nodes` routers, all connected to each other.
-
-        Args:
-            num_nodes: The number of nodes.
-            roles: One entry per node: a role, or a set of roles.
-
-        Raises:
-            ConfigError: There would be no node, or the number of `roles` differs.
-        """
-        check_all(whole(1, num_nodes=num_nodes))
-        roles = [()] * num_nodes if roles is None else roles
-        counted = count_roles(roles, num_nodes=num_nodes)
-        routers = tuple(cls(node_id, labels=()) for node_id in range(num_nodes))
-
-        for router, names in zip(routers, counted, strict=True):
-            router._labels = node_labels(router._node_id, distributed=True, roles=names)
-            router._group = tuple(other for other in routers if other is not router)
-            router.is_active = router.has_audience = num_nodes > 1
-        return routers
-
-    @property
-    def node_id(self) -> int:
-        return self._node_id
-
     @property
     def labels(self) -> frozenset[str]:
         return self._labels
 
     @property
-    def peers(self) -> tuple[int, ...]:
-        return tuple(router._node_id for router in self._group)
+    def world(self) -> tuple[frozenset[str], ...]:
+        return (self._labels,)
+
+    def coordinator_of(self, members: Sequence[int]) -> int:
+        return members[0]
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        pass
 
     def emit(self, event: str, /, *args: Any, **kwargs: Any) -> None:
         if not isinstance(event, str) or not event:  # as on a network
             raise CodecError(f"The name of an event is a non-empty string, not {event!r:.80}.")
-        for router in self._group:
-            copies = _copied((args, kwargs), f"An argument of event `{event}`")
-            router._inbox.put_event(self._node_id, event, *copies)
 
     def publish(self, topic: str, tree: Any, *, to: str | Iterable[str] | None = None) -> None:
-        topic, what = check_topic(topic), f"The value of topic `{topic}`"
-        has_receivers = to is not None and bool(self._group)
-        patterns = check_patterns(to or (), of_receivers=True) if has_receivers else ("*",)
-        self._published[topic] = _copied(tree, what)
-        for router in self._group:
-            if matches(router._labels, patterns):
-                router._inbox.put_state(self._node_id, {topic: _copied(tree, what)})
+        topic = check_topic(topic)
+        self._published[topic] = _copied(tree, f"The value of topic `{topic}`")
 
     def _publish_parts(self, parts: Sequence[CtxPart]) -> None:
-        of_patterns = [
-            ({CTX + key: v for key, v in values.items()}, several("*" if to is None else to))
-            for values, to in parts
-        ]
-        for router in self._group:
-            found: dict[str, Any] = {}
-            for values, patterns in of_patterns:
-                if matches(router._labels, patterns):
-                    found |= values
-            router._inbox.put_state(self._node_id, self._copy(found))
-        for values, _ in of_patterns:
-            self._published |= self._copy(values)
+        for values, _ in parts:
+            for key, value in values.items():
+                self._keep(CTX + key, value)
+
+    def _keep(self, topic: str, value: Any) -> None:
+        """Keep a copy of a value, unless it cannot be copied; a network does not send it then."""
+        try:
+            self._published[topic] = copy.deepcopy(value)
+        except Exception as error:  # noqa: BLE001 - values copy themselves as they like
+            self._throttle.once(
+                logging.WARNING,
+                topic,
+                "`%s` stays on node %d: %s. `task.share(...)` names the keys that travel",
+                topic.replace(CTX, "ctx."),
+                self.node_id,
+                error,
+            )
 
     def published(self, topic: str) -> Any:
         return copy.deepcopy(self._published.get(topic))
@@ -152,14 +116,9 @@ class LocalRouter(Router):
 
     def ask(self, node: int, name: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
         answer: Future[Any] = Future()
-        routers = {router._node_id: router for router in (self, *self._group)}
-        if node not in routers:
-            answer.set_exception(
-                PeerLost(
-                    f"Node {node} cannot be asked for `{name}`: the nodes here are "
-                    f"{sorted(routers)}."
-                )
-            )
+        if node != self.node_id:
+            reason = f"Node {node} cannot be asked for `{name}`: the nodes here are [0]."
+            answer.set_exception(PeerLost(reason))
             return answer
 
         def pass_on(done: Future[Any]) -> None:
@@ -169,7 +128,7 @@ class LocalRouter(Router):
                 answer.set_exception(_remote(node, error))
 
         given = _copied((args, kwargs), f"An argument of call `{name}`")
-        guard(routers[node]._handle, (name, *given), {}).add_done_callback(pass_on)
+        guard(self._handle, (name, *given), {}).add_done_callback(pass_on)
         return answer
 
     def _handle(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -185,45 +144,14 @@ class LocalRouter(Router):
         return oldest, _copied(tree, f"An item of stream `{stream}`")
 
     def _carry(self, node: int, parcel: Parcel) -> Future[Any]:
-        [receiver] = [r for r in (self, *self._group) if r._node_id == node]
         oldest, value = parcel.body
-        return receiver._streams.arrive(
-            self._node_id, 0, parcel.stream, parcel.number, oldest, value
-        )
+        return self._streams.arrive(node, 0, parcel.stream, parcel.number, oldest, value)
 
     def _withdraw(self, node: int, numbers: Sequence[int]) -> Future[Any]:
-        raise AssertionError("no node of one process is ever lost")
+        raise AssertionError("a node does not lose itself")
 
     def _receivers(self, patterns: Iterable[str]) -> list[int]:
-        return [r._node_id for r in (self, *self._group) if matches(r._labels, patterns)]
-
-    def wait_ready(self, timeout: float | None = None) -> None:
-        pass  # all nodes are here
-
-    @property
-    def world(self) -> tuple[frozenset[str], ...]:
-        routers = sorted((self, *self._group), key=lambda router: router._node_id)
-        return tuple(router._labels for router in routers)
-
-    def coordinator_of(self, members: Sequence[int]) -> int:
-        return members[0]
-
-    def _copy(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Copy values; leave out those that cannot be copied, as on a network."""
-        copied = {}
-        for key, value in values.items():
-            try:
-                copied[key] = copy.deepcopy(value)
-            except Exception as error:  # noqa: BLE001 - values copy themselves as they like
-                self._throttle.once(
-                    logging.WARNING,
-                    key,
-                    "`%s` stays on node %d: %s. `task.share(...)` names the keys that travel",
-                    key.replace(CTX, "ctx."),
-                    self._node_id,
-                    error,
-                )
-        return copied
+        return [self.node_id] if matches(self._labels, patterns) else []
 
 
 def _copied(value: Any, what: str) -> Any:
