@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ding_lite.parallel.router.node_router import NodeRouter
 
 WAIT_S = 10.0
@@ -10,8 +12,10 @@ WAIT_S = 10.0
 def delivered(*routers: NodeRouter) -> None:
     """Return once the peers of these nodes have all that the nodes have sent before."""
     for router in routers:
-        links = router.links
-        with links.changed:
-            sessions = links.sessions.values()
-            is_empty = links.changed.wait_for(lambda: all(s.is_flushed for s in sessions), WAIT_S)  # noqa: B023
-        assert is_empty, f"messages of node {router.node_id} are under way"
+        with router.links.changed:
+            is_delivered = router.links.changed.wait_for(partial(_is_flushed, router), WAIT_S)
+        assert is_delivered, f"messages of node {router.node_id} are under way"
+
+
+def _is_flushed(router: NodeRouter) -> bool:
+    return all(session.is_flushed for session in router.links.sessions.values())

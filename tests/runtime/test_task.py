@@ -529,6 +529,10 @@ class TestSeveralNodes:
 
     def test_a_job_that_has_ended_already_runs_no_step(self) -> None:
         def main(node_id: int) -> None:
+            if node_id == 1:
+                has_ended = threading.Event()
+                current_router().on("finish", has_ended.set)
+                assert has_ended.wait(10.0)
             with Task() as task:
                 if node_id == 0:
                     task.finish = True

@@ -120,8 +120,9 @@ def test_with_a_manual_clock_a_peer_is_lost_only_as_time_is_advanced(clock: Manu
 
 
 def test_wrong_arguments_are_refused_before_anything_starts() -> None:
-    with pytest.raises(ConfigError, match=r"`num_nodes` is 1\.5; it must be a whole number"):
-        Cluster(1.5)  # type: ignore[arg-type]
+    for num_nodes in (0, 1.5):
+        with pytest.raises(ConfigError, match=rf"`num_nodes` is {num_nodes}; it must be a whole"):
+            Cluster(num_nodes)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="1 entries for 2 nodes"):
         Cluster(2, roles=["learner"])
     with pytest.raises(ConfigError, match="topology"):

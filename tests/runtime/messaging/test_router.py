@@ -71,6 +71,8 @@ def test_labels_and_a_role_come_from_the_environment(monkeypatch: pytest.MonkeyP
     assert labels_of_environment() == {"gpu", "big"} | roles
     assert LocalRouter().labels == {"standalone", "node.0", "gpu", "big"} | roles
     assert LocalRouter(labels=()).labels == {"standalone", "node.0"}
+    with Cluster(2) as cluster:
+        assert cluster.routers[1].labels == {"distributed", "node.1"}
     monkeypatch.setenv("DING_LITE_ROLES", "learner,collector")  # those of several nodes
     assert labels_of_environment() == {"gpu", "big"}
 
