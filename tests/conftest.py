@@ -42,9 +42,12 @@ for _name in [name for name in os.environ if name.startswith("DING_LITE_")]:
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="ding_lite-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
-# Started in the background of a shell, this process ignores Ctrl-C, and what it starts would, too.
+# Started in the background of a shell, this process ignores Ctrl-C, and what it starts would, too;
+# with `nohup` also SIGHUP.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # No example database in the checkout, the same examples on every run, and no clock: the deadline
 # above holds for the test as a whole.
