@@ -233,14 +233,14 @@ def test_members_without_a_learner_are_named() -> None:
 
 
 def test_lost_members_wait_for_a_learner_that_is_busy_for_longer_than_the_timeout() -> None:
-    job = Job(timeout=0.2, size=2)
+    job = Job(timeout=0.8, size=2)
     with job.cluster, ThreadPoolExecutor(thread_name_prefix="ding_lite-test") as pool:
         first, _ = job.learners
         first.take()
         job.lose(2)
         gathering = pool.submit(job.owner.gather)
         with pytest.raises(FutureTimeout):
-            gathering.result(timeout=0.6)
+            gathering.result(timeout=2.0)
         train(first)
         assert [*taken(first).states] == [1]
         train(first)
