@@ -124,8 +124,9 @@ class PrioritizedTransitions(Transitions):
     """Transitions of a prioritized replay, with importance weights."""
 
     weight: Array
-    """The importance weight of each transition, above 0 and at most 1, [B] float32. The mean of
-    the weighted losses estimates the mean loss of a uniform sample."""
+    """The importance weight of each transition, above 0 and at most 1, [B] float32. With a beta of
+    1 the mean of the weighted losses, times a factor of the batch, estimates the mean loss of a
+    uniform sample."""
     serial: NumpyArray
     """The serial of each transition, [B] int64: the number of transitions that were added to the
     replay before it. Serials are never reused, so an overwritten transition is recognised."""

@@ -18,10 +18,11 @@ BatchT = TypeVar("BatchT", bound=Any)
 class RewardNorm:
     """Divides rewards by the standard deviation of their discounted sums.
 
-    The sum of an environment is R <- gamma R + r, from the first reward of each episode on, as in
-    gymnasium's `NormalizeReward`. The mean is not subtracted, which keeps the signs. Rewards are
-    stored unchanged and divided when they are learned from, all of a batch by the same number,
-    however old they are.
+    The sum of an environment is R <- gamma R + r, from the first reward of each episode on.
+    (gymnasium's `NormalizeReward` begins anew with the last reward of an episode that terminated,
+    and, for a single environment, not at all where one was cut off.) The mean is not subtracted,
+    which keeps the signs. Rewards are stored unchanged and divided when they are learned from, all
+    of a batch by the same number, however old they are.
 
     Example:
         >>> norm = RewardNorm(2, gamma=0.5)

@@ -61,7 +61,7 @@ class Episode:
     env_index: int
     """The index of the environment."""
     ret: float
-    """The sum of its rewards, as the environment returned them."""
+    """The sum of its rewards, as the environment returned them, in float32."""
     length: int
     """The length in env steps."""
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.errors import ShapeError, kind_of
+from ding_lite.errors import ConfigError, ShapeError, kind_of
 from ding_lite.rl.batch import BOOLS, BoolArray, FloatArray
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, floats, namespace, zeros_like
@@ -230,8 +230,18 @@ def ratios(log_rho: AnyArray) -> AnyArray:
     return namespace(log_rho).exp(log_rho.clip(None, _HIGHEST_LOG))
 
 
+def _check_several(rows: Rows) -> None:
+    if rows.largest == 1:
+        raise ConfigError(
+            "`normalize_advantage` is True, and an update has a single env step: its advantage "
+            "minus the mean is 0, so that the policy would never change. Choose a larger "
+            "`batch_size` (or `unroll`), or set normalize_advantage=False."
+        )
+
+
 def normalized(rows: Rows, advantage_GB: AnyArray) -> AnyArray:
     """Normalise the advantages of each member to mean 0 and standard deviation 1."""
+    _check_several(rows)
     centred_GB = advantage_GB - rows.mean(advantage_GB)[:, None]
     spread_G = rows.mean(centred_GB * centred_GB) ** 0.5
     centred_GB /= spread_G[:, None] + 1e-8
@@ -245,6 +255,7 @@ def normalized_by_rho(rows: Rows, advantage_GB: AnyArray, rho_GB: AnyArray) -> A
     that the policy no longer takes keep a gradient of 0. If the plain mean were subtracted, they
     would count as good whenever the other actions are bad.
     """
+    _check_several(rows)
     weight_G = rows.mean(rho_GB).clip(1e-8, None)
     mean_G = rows.mean(advantage_GB) / weight_G
     error_GB = unweighted(advantage_GB, rho_GB) - mean_G[:, None]

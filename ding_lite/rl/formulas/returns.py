@@ -248,10 +248,18 @@ def sequence_targets(
 
 def rescaled(value: Tensor) -> Tensor:
     """Return h(x) = sign(x) (sqrt(|x| + 1) - 1) + e x (Pohlen et al. 2018, arXiv:1805.11593)."""
-    return value.sign() * ((value.abs() + 1.0).sqrt() - 1.0) + RESCALE_EPSILON * value
+    # As x / (sqrt(|x| + 1) + 1), without the difference of nearly equal numbers.
+    return value / ((value.abs() + 1.0).sqrt() + 1.0) + RESCALE_EPSILON * value
 
 
 def unscaled(value: Tensor) -> Tensor:
+    """Return the x of which h(x) is `value`.
+
+    It is sign(h) (s^2 - 1) with s = (root - 1) / 2e and root = sqrt(1 + 4e (|h| + 1 + e)). Written
+    so, float32 has no correct digit at 1e-5. The same without such differences is h (s - 1) (s + 1)
+    / |h| with s - 1 = 2 |h| / (root + 1 + 2e).
+    """
     e = RESCALE_EPSILON
     root = (1.0 + 4.0 * e * (value.abs() + 1.0 + e)).sqrt()
-    return value.sign() * (((root - 1.0) / (2.0 * e)).square() - 1.0)
+    ratio = 2.0 / (root + 1.0 + 2.0 * e)  # (s - 1) / |h|
+    return value * ratio * (value.abs() * ratio + 2.0)

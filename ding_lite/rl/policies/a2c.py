@@ -34,7 +34,8 @@ class A2CConfig(ActorCriticConfig):
     """Settings of A2C. The defaults suit small tasks such as CartPole."""
 
     lr: float = 3e-3
-    """Adam's learning rate. Higher learns faster; too high undoes what was learned.
+    """The learning rate of Adam, with an eps of 1e-5. Higher learns faster; too high undoes what
+    was learned.
     3e-4 to 5e-3 are usual, and larger networks need lower ones."""
     gae_lambda: float = setting(0.95, SHARE)
     """Lambda of GAE: 1 uses all rewards of the rollout, as the paper does; lower has less variance

@@ -36,7 +36,8 @@ class IMPALAConfig(ActorCriticConfig):
     """Settings of IMPALA. The defaults suit small tasks such as CartPole."""
 
     lr: float = 3e-3
-    """Adam's learning rate. Higher learns faster; too high undoes what was learned.
+    """The learning rate of Adam, with an eps of 1e-5. Higher learns faster; too high undoes what
+    was learned.
     3e-4 to 5e-3 are usual, and larger networks need lower ones."""
     rho_clip: float = setting(1.0, positive)
     """The upper bound of an action's importance ratio in its own advantage and value error. Lower
@@ -48,8 +49,9 @@ class IMPALAConfig(ActorCriticConfig):
     """Passes over each batch of rollouts; V-trace is computed anew before each. More passes learn
     more from each env step and take longer; 1 to 20 are usual."""
     batch_size: int | None = setting(None, COUNT)
-    """The env steps of one update. Fewer give more updates per epoch; None, as in the paper, uses
-    the whole batch. With `memory` an update has whole sequences, of at least one environment."""
+    """About the env steps of one update, as all are divided evenly. Fewer give more updates per
+    epoch; None, as in the paper, uses the whole batch. With `memory` an update has whole sequences,
+    of at least one environment."""
     clip: float | None = setting(0.2, positive, optional=True)
     """The bound on the relative change of an action's probability since it was collected; beyond it
     the gradient is 0. It keeps updates on rollouts of earlier weights, and many updates on the same

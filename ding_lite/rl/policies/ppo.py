@@ -38,7 +38,8 @@ class PPOConfig(ActorCriticConfig):
     """Settings of PPO. The defaults suit small tasks such as CartPole."""
 
     lr: float = 2e-3
-    """Adam's learning rate. Higher learns faster; too high undoes what was learned.
+    """The learning rate of Adam, with an eps of 1e-5. Higher learns faster; too high undoes what
+    was learned.
     1e-4 to 2e-3 are usual, and larger networks need lower ones."""
     gae_lambda: float = setting(0.95, SHARE)
     """Lambda of GAE: 0 relies on the values, 1 on the rewards; 0.9 to 0.97 are usual."""
@@ -49,8 +50,9 @@ class PPOConfig(ActorCriticConfig):
     """Passes over each rollout. More passes learn more from each env step and take longer; 3 to 20
     are usual."""
     batch_size: int = setting(64, COUNT)
-    """The env steps of one update. Fewer give more updates per epoch; 64 to 4,096 are usual. With
-    `memory` an update has whole sequences, of at least one environment."""
+    """About the env steps of one update, as all are divided evenly. Fewer give more updates per
+    epoch; 64 to 4,096 are usual. With `memory` an update has whole sequences, of at least one
+    environment."""
     normalize_advantage: bool = True
     """Normalise the advantages of an update to mean 0 and standard deviation 1, so that the scale
     of rewards does not matter."""

@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.rl import NStep, Step
 from ding_lite.rl.formulas.returns import (
+    RESCALE_EPSILON,
     bootstrapped_targets,
     rescaled,
     sequence_targets,
@@ -240,3 +241,10 @@ def test_rescaling_is_undone_and_grows_like_a_square_root():
     value = torch.tensor([-1e4, -3.0, -1e-3, 0.0, 0.5, 80.0, 1e5], dtype=torch.float64)
     torch.testing.assert_close(unscaled(rescaled(value)), value, rtol=1e-6, atol=1e-9)
     assert float(rescaled(torch.tensor(99.0))) == pytest.approx(9.0 + 0.099)
+    short, exact = value.float(), value.float().double()
+    e = RESCALE_EPSILON
+    by_definition = exact.sign() * ((exact.abs() + 1.0).sqrt() - 1.0) + e * exact
+    torch.testing.assert_close(rescaled(short).double(), by_definition, rtol=1e-6, atol=0.0)
+    s = ((1.0 + 4.0 * e * (exact.abs() + 1.0 + e)).sqrt() - 1.0) / (2.0 * e)
+    by_definition = exact.sign() * (s.square() - 1.0)
+    torch.testing.assert_close(unscaled(short).double(), by_definition, rtol=1e-6, atol=0.0)

@@ -14,6 +14,7 @@ from gymnasium.spaces import Box
 
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite import middleware as mw
+from ding_lite.errors import ConfigError
 from ding_lite.rl import A2C, IMPALA, PPO, EnvSpec, IMPALAConfig, make_envs
 from ding_lite.rl.formulas.advantages import normalized_by_rho
 from ding_lite.rl.formulas.rows import Rows
@@ -356,3 +357,12 @@ def test_without_exploring_it_takes_the_likeliest_action_and_draws_nothing(actio
     assert policy.env_step == 0
     assert first.shape == (6, *spec.action_shape)
     assert all(spec.action_space.contains(action) for action in first)
+
+
+@pytest.mark.parametrize("policy", [PPO, A2C, IMPALA])
+def test_the_advantage_of_a_single_env_step_is_not_normalised(policy: Any) -> None:
+    envs = make_envs("CartPole-v1", 1)
+    learner = policy(envs.spec, {"normalize_advantage": True})
+    [rollout] = rollouts_of(mw.collect(learner, envs, unroll=1))
+    with pytest.raises(ConfigError, match="an update has a single env step"):
+        learner.learn([rollout])

@@ -38,8 +38,9 @@ class CommonConfig:
     gamma: float = setting(0.99, SHARE)
     """The discount of one env step. Higher looks further ahead, about 1 / (1 - gamma) steps."""
     normalize_obs: bool = False
-    """Normalise each number of an observation to mean 0 and standard deviation 1. It helps if their
-    scales differ much. It is not for images, which are scaled to 0 to 1."""
+    """Normalise each number of an observation to mean 0 and standard deviation 1, unless it varies
+    by less than 1e-6. It helps if their scales differ much. It is not for images, which are scaled
+    to 0 to 1."""
     seed: int = setting(0, NATURAL)
     """The seed of the initial weights and of exploration."""
 
