@@ -168,7 +168,7 @@ def test_both_tables_show_every_row() -> None:
     on_gpu = replace(run, machine=run.machine | {"gpu": "Some GPU"})
     assert "GPU: Some GPU" in markdown_page(on_gpu)
     without = replace(run, machine=run.machine | {"gpu": None})
-    assert "no GPU at hand" in markdown_page(without)
+    assert "This machine has no GPU" in markdown_page(without)
     assert len(text.splitlines()) == 3
     assert "| step | 2 us | 0.1 | 9 | 1 | 2.00x | 3x | yes |" in page
     assert "| other * | 2 us | 0.1 | 9 |  |  | 3 | yes |" in page

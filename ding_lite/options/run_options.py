@@ -133,7 +133,7 @@ class RunOptions:
         metavar="RETURN",
     )
     """The mean return of 20 greedy episodes at which the environment counts as solved; the run
-    ends at this plus the setting `target_margin`."""
+    ends at this plus the margin of the settings."""
     max_env_steps: int = _option(
         in_file=True,
         usual="that of the preset, else {max_env_steps}",
