@@ -289,7 +289,7 @@ class _EnvMemory:
         memory = fitted(self._memory, self._policy, self._envs.num_envs)
         if memory is None:
             return {}
-        goes_on = self._is_loaded or self._seen_obs is self._envs.obs
+        goes_on = self._is_loaded or self._envs.is_at(self._seen_obs)
         return {"memory": {**memory.state_dict(), "obs": self._seen_obs if goes_on else None}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

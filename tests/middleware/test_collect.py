@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite import middleware as mw
-from ding_lite.errors import ConfigError, NonFiniteError
+from ding_lite.errors import ConfigError, EnvError, NonFiniteError
 from ding_lite.rl.batch import NumpyArray, Rollout
 from ding_lite.rl.envs.sources import EnvLoop
 from ding_lite.rl.envs.vector import Envs, make_envs
@@ -203,6 +204,30 @@ def test_a_resumed_memory_forgets_episodes_that_did_not_go_on() -> None:
     first.load_state_dict(state)
     transitions = run_step(first)[0].transitions
     np.testing.assert_array_equal(transitions.extra["state"][:, 0], transitions.obs[:, 1])
+
+
+def test_saving_a_memory_starts_no_episodes() -> None:
+    class Failing(gymnasium.Wrapper[Any, Any, Any, Any]):
+        num_resets = 0
+
+        def reset(self, **more: Any) -> Any:
+            Failing.num_resets += 1
+            return super().reset(**more)
+
+        def step(self, action: Any) -> Any:
+            raise OSError("gone")
+
+    with make_envs("CartPole-v1", 2, mode="sync", wrappers=[Failing]) as envs:
+        config = PPOConfig(memory="gru", memory_size=3, hidden=(4,))
+        collect: Any = mw.collect(PPO(envs.spec, config), envs, unroll=2)
+        before = Failing.num_resets
+        assert collect.state_dict()["memory"]["obs"] is None
+        assert Failing.num_resets == before
+        with pytest.raises(EnvError):
+            run_step(collect)
+        after = Failing.num_resets
+        assert collect.state_dict()["memory"]["obs"] is None
+        assert Failing.num_resets == after > before
 
 
 @pytest.mark.parametrize("settings", [{"steps": 8}, {"unroll": 2}])

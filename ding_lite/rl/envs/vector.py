@@ -134,6 +134,10 @@ class Envs:
             logger.warning("the episodes of %s begin anew: a step has failed", self.spec.env_id)
         return self.reset() if self._obs is None or self._is_halfway else self._obs
 
+    def is_at(self, obs: NumpyArray | None) -> bool:
+        """Return whether this array is the current `obs`; it starts no episodes."""
+        return obs is not None and obs is self._obs and not self._is_halfway
+
     def reset(self) -> NumpyArray:
         """Start new episodes in all environments and drop the unfinished ones.
 
