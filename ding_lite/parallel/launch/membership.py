@@ -284,7 +284,7 @@ class Registry:
         return answer
 
     def _roster(self) -> dict[int, Any]:
-        """Return the members without freed places, which another node may take and then dials."""
+        """Return the members by their numbers, without the free numbers of nodes that left."""
         return {node: member.as_tree() for node, member in self._members.items() if member.labels}
 
     def _record_address(self, peer: int, answer: Future[Any]) -> None:
@@ -360,7 +360,7 @@ class Roster:
             return  # it has left node 0, and is about to leave this one: see `note`
         if self._is_mesh:
             self._router.dismiss(node)
-            self._dialled.pop(node, None)  # another node that takes its place dials this one
+            self._dialled.pop(node, None)  # a node that gets this number later dials by itself
         self._router.note_labels(node, frozenset(), "" if self._is_mesh else event)
 
     def adopt(self, peer: int) -> bool:
