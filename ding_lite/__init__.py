@@ -10,7 +10,6 @@ import PyTorch.
 """
 
 import importlib
-import logging
 from typing import TYPE_CHECKING
 
 from ding_lite.version import __version__ as __version__
@@ -37,8 +36,6 @@ _HOMES = {
     "train": "ding_lite.recipes.training",
 }
 __all__ = ["__version__", *_HOMES]
-
-logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> object:

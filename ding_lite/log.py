@@ -1,7 +1,8 @@
-"""Logging: silent unless configured, and rate-limited by cause.
+"""Logging: warnings only unless configured, and rate-limited by cause.
 
-Modules log through `logging.getLogger(__name__)`. `configure()` adds one handler; `Throttle.once`
-and `Throttle.every` limit repeated warnings.
+Modules log through `logging.getLogger(__name__)`, so that Python writes warnings to standard error
+if a program configures nothing. `configure()` adds one handler; `Throttle.once` and
+`Throttle.every` limit repeated warnings.
 """
 
 from __future__ import annotations
@@ -82,16 +83,6 @@ def named_in_logs(name: str) -> Iterator[None]:
         process.name = before
 
 
-def is_configured(logger: logging.Logger) -> bool:
-    """Return whether a program has configured a handler for a logger."""
-    here: logging.Logger | None = logger
-    while here is not None:
-        if any(not isinstance(handler, logging.NullHandler) for handler in here.handlers):
-            return True
-        here = here.parent if here.propagate else None
-    return False
-
-
 class _Passing(logging.Handler):
     def __init__(self, write: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
@@ -105,7 +96,7 @@ class _Passing(logging.Handler):
 def passing_warnings(write: Callable[[str], None]) -> Iterator[None]:
     """Pass this package's warnings to a function, unless the program has configured logging."""
     logger = logging.getLogger(_ROOT)
-    if is_configured(logger):
+    if logger.hasHandlers():
         yield
         return
     handler = _Passing(write)

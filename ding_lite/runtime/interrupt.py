@@ -29,7 +29,6 @@ from typing import Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.interruption import Interruption, handle_as_new_program
-from ding_lite.log import is_configured
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 REPEAT_S = 0.5
@@ -161,8 +160,9 @@ def postponed() -> Iterator[None]:
 def _announce(signum: int, end: Callable[[int], None]) -> None:
     end(signum)
     name = signal.Signals(signum).name
-    logger.warning("%s: the run ends after this step; once more ends it at once", name)
-    if not is_configured(logger):
+    if logger.hasHandlers():
+        logger.warning("%s: the run ends after this step; once more ends it at once", name)
+    else:  # each process of a job would write the warning
         _write_to_terminal("Ctrl-C" if signum == signal.SIGINT else name)
 
 

@@ -52,5 +52,5 @@ def _quiet_afterwards() -> Iterator[None]:
     """Take back what a command has set up for log lines, also within a fixture before this one."""
     yield
     logger = logging.getLogger("ding_lite")
-    logger.handlers[:] = [h for h in logger.handlers if isinstance(h, logging.NullHandler)]
+    logger.handlers.clear()
     logger.setLevel(logging.NOTSET)

@@ -1,9 +1,10 @@
-"""Log lines: silent by default, one handler on request, and no flood."""
+"""Log lines: warnings by default, one handler on request, and no flood."""
 
 from __future__ import annotations
 
 import io
 import logging
+import subprocess
 import sys
 import threading
 import time
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from ding_lite.errors import ConfigError
-from ding_lite.log import Throttle, configure, is_configured, named_in_logs
+from ding_lite.log import Throttle, configure, named_in_logs
 from ding_lite.testing.clock import ManualClock
 
 PACKAGE = logging.getLogger("ding_lite")
@@ -116,14 +117,6 @@ def test_lines_go_to_standard_error_as_it_is_when_configured(capsys) -> None:
     assert handler.stream is sys.stderr
 
 
-def test_without_configuration_no_line_is_shown(capsys, monkeypatch) -> None:
-    import ding_lite  # noqa: F401 - its import makes the package silent
-
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's own
-    logging.getLogger("ding_lite.x").error("unheard")
-    assert capsys.readouterr() == ("", "")
-
-
 # -- the name of the node -------------------------------------------------------------------
 
 
@@ -150,21 +143,20 @@ def test_a_line_has_the_name_that_the_process_was_given(stream: io.StringIO) -> 
     assert speakers(stream) == ["node 0", "node 1 collector", "node 1 collector", "node 0"]
 
 
-def test_a_logger_is_configured_once_lines_of_it_can_be_seen(monkeypatch) -> None:
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's own
-    logger = logging.getLogger("ding_lite.x")
-    assert not is_configured(logger)  # the package's NullHandler shows nothing
-    PACKAGE.removeHandler(configure(logging.ERROR))
-    assert not is_configured(logger)
-    configure(logging.ERROR)
-    assert is_configured(logger)
-
-
-def test_a_handler_of_the_root_counts_where_lines_get_that_far(monkeypatch) -> None:
-    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler()])
-    assert is_configured(logging.getLogger("ding_lite.x"))
-    monkeypatch.setattr(PACKAGE, "propagate", False)
-    assert not is_configured(logging.getLogger("ding_lite.x"))
+def test_warnings_are_written_unless_a_program_configures_logging() -> None:
+    program = """
+import ding_lite.log
+import logging
+logger = logging.getLogger("ding_lite.x")
+logger.warning("shown")
+logger.info("not shown")
+ding_lite.log.configure("error")
+logger.warning("not shown either")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "shown\n"
 
 
 # -- Throttle --------------------------------------------------------------------------------
