@@ -55,8 +55,9 @@ def train(
     The experience is the step's transitions, or, for an `ActorCritic` such as A2C, PPO or IMPALA,
     its trajectories. There is no update in a step without experience, if the replay holds fewer
     transitions than a batch, or if `wait_for` postpones training; a warning tells once that a
-    replay stays empty while this node collects. The metrics of the newest update are written to
-    `ctx.metrics`; values on a device are fetched only when they are reported.
+    replay stays empty, or that steps have no experience, while this node collects. The metrics of
+    the newest update are written to `ctx.metrics`; values on a device are fetched only when they
+    are reported.
 
     A policy that learns from sequences, such as R2D2, samples them from an `EpisodeBuffer`: its
     `batch_size` is the number of sequences in an update.
@@ -128,6 +129,8 @@ class Train(ABC):
         self.policy = policy
         self._norm = norm
         self._end = current_router().subscribe()
+        self._has_found = False
+        """Whether experience of a step was found, or a warning has told that there is none."""
 
     def __call__(self, ctx: Context) -> None:
         ctx.setdefault("train_iter", 0)
@@ -144,6 +147,16 @@ class Train(ABC):
     @abstractmethod
     def _learn(self, ctx: Context) -> None:
         """Make the updates of a step."""
+
+    def _check_found(self, ctx: Context, key: str) -> None:
+        """Warn once if this node collects, and no step has had experience yet."""
+        if key not in ctx and ctx.get("env_step") and not self._has_found:
+            logger.warning(
+                "`train` makes no update: this node collects, but `ctx.%s` is not set here. Place "
+                "mw.collect before mw.train",
+                key,
+            )
+        self._has_found |= key in ctx or bool(ctx.get("env_step"))
 
 
 class TrainFromReplay(Train):
@@ -203,6 +216,8 @@ class TrainFromReplay(Train):
         if self._agent is not None:
             self._size = self.size()
         updates, train_iter = self.num_updates(ctx), ctx.train_iter
+        if self.replay is None:
+            self._check_found(ctx, "transitions")
         available = ctx.get("transitions", ()) if self.replay is None else self.replay
         if len(available) < self._size or ctx.get("warming_up"):
             if self.replay is not None and not len(available):
@@ -270,6 +285,7 @@ class TrainFromRollouts(Train):
 
     def _learn(self, ctx: Context) -> None:
         rollouts = self.rollouts(ctx)
+        self._check_found(ctx, "trajectories")
         if not rollouts:
             return
         before = self.policy.train_iter
