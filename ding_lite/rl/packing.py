@@ -8,7 +8,7 @@ and only the input of a network unpacks it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -261,6 +261,15 @@ class Packing:
             f"`{leaf.name}` has shape {array.shape} and dtype {array.dtype}; any number of "
             f"observations of {leaf.space} was expected, (N, ...)."
         )
+
+
+def batch_of_one(space: Space[Any], obs: Tree) -> Tree:
+    """Return an observation with an axis of length 1 before the axes of each part."""
+    if isinstance(space, Dict) and isinstance(obs, Mapping):
+        return {key: batch_of_one(space[key], obs[key]) for key in space if key in obs}
+    if isinstance(space, Tuple) and isinstance(obs, tuple):
+        return tuple(batch_of_one(part, one) for part, one in zip(space, obs, strict=False))
+    return np.asarray(to_numpy(obs))[None]
 
 
 def leaf_spaces(space: Space[Any], keys: Keys = ()) -> Iterator[tuple[Keys, Any]]:

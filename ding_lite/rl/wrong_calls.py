@@ -11,7 +11,10 @@ from typing import Any, ParamSpec, TypeVar
 from ding_lite.errors import ConfigError, did_you_mean, kind_of
 from ding_lite.rl.batch import Rollout
 
-_ACT = "`policy.act(obs, explore=False)` returns the best actions for observations [N, ...]"
+_ACT = (
+    "`policy.act(obs, explore=False)` returns the best actions for observations [N, ...], and "
+    "`policy.predict(obs)` that for one observation of an environment of gymnasium"
+)
 _RUN = (
     "A whole run is `ding_lite.train(...)`, or a Task with `mw.collect`, `mw.add_to` and `mw.train`"
 )
@@ -21,7 +24,7 @@ _SPACES = (
 )
 _MODULE = "`policy.module` is the network, a plain nn.Module for inference"
 ELSEWHERE = {
-    **dict.fromkeys(("predict", "select_action", "get_action", "choose_action"), _ACT),
+    **dict.fromkeys(("select_action", "get_action", "choose_action"), _ACT),
     **dict.fromkeys(
         ("save", "load"),
         "`save_checkpoint(folder, policy.state_dict())` saves it, "

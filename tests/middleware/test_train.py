@@ -315,9 +315,8 @@ def test_a_policy_without_a_batch_size_is_asked_for_one(envs: Envs, replay: Repl
 
 @pytest.mark.parametrize("is_on_policy", [False, True])
 def test_a_train_before_its_collect_warns_once(envs, caplog, is_on_policy) -> None:
-    policy = A2C(envs.spec) if is_on_policy else DQN(envs.spec)
-    unroll = {"unroll": 4} if is_on_policy else {"steps": 4}
-    collect = mw.collect(policy, envs, **unroll)
+    policy: Any = A2C(envs.spec) if is_on_policy else DQN(envs.spec)
+    collect = mw.collect(policy, envs, **({"unroll": 4} if is_on_policy else {"steps": 4}))
     assert run_steps(collect, mw.train(policy), steps=3).ctx.train_iter > 0
     assert run_steps(lambda ctx: None, mw.train(policy), steps=3).ctx.train_iter == 0
     assert not caplog.records

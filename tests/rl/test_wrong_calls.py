@@ -64,7 +64,7 @@ def test_wrong_arguments_are_answered_with_what_to_write(make: Any, spec: EnvSpe
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("predict", r"policy\.act\(obs, explore=False\)"),
+        ("select_action", r"policy\.act\(obs, explore=False\).*policy\.predict\(obs\)"),
         ("save", "save_checkpoint"),
         ("parameters", r"policy\.module"),
         ("to", "device="),

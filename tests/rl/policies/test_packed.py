@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -18,6 +19,7 @@ from ding_lite.rl import (
     DQN,
     IMPALA,
     PPO,
+    R2D2,
     SAC,
     TD3,
     DQNConfig,
@@ -27,7 +29,7 @@ from ding_lite.rl import (
     mean_return,
 )
 from ding_lite.testing import run_step
-from tests.rl.partly import LENGTH, legal
+from tests.rl.partly import LENGTH, Partly, legal
 from tests.rl.rollouts import draw_batch
 
 ACTOR_CRITICS = pytest.mark.parametrize("kind", [A2C, PPO, IMPALA])
@@ -249,3 +251,69 @@ def test_actor_critics_take_boxes_of_any_bounds(kind, low, high):
     assert all(space.contains(one) for one in action)
     assert np.isfinite(action).all()
     assert len(np.unique(action)) > 60  # most are not at a bound
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (PPO, {"action": "choices", "masked": True}),
+        (PPO, {"action": "flags"}),
+        (SAC, {"action": "amount"}),
+        (DQN, {"masked": True, "image": True}),
+    ],
+)
+def test_one_observation_is_predicted_as_the_same_one_of_envs(kind, settings):
+    envs = make(1, **settings)
+    policy, env = kind(envs.spec), Partly(**settings)
+    obs, info = env.reset(seed=1)
+    for _ in range(LENGTH):
+        mask = info.get("action_mask")
+        action = policy.predict(obs, action_mask=mask)
+        assert env.action_space.contains(action)
+        tree = {key: np.asarray(part)[None] for key, part in obs.items()}
+        mask_1A = None if mask is None else np.concatenate([np.ravel(one) for one in mask])[None]
+        [expected] = policy.act(envs.spec.pack(tree, action_mask=mask_1A), explore=False)
+        start = getattr(env.action_space, "start", 0)
+        np.testing.assert_array_equal(action, expected + start)
+        obs, *_, info = env.step(action)
+
+
+class Below(gymnasium.Env):
+    """Its observations and actions are numbers that begin below 0; actions move it."""
+
+    def __init__(self):
+        self.observation_space, self.action_space = Discrete(5, start=-2), Discrete(3, start=-1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 0
+        return self.at, {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.at = int(np.clip(self.at + action, -2, 2))
+        return self.at, float(self.at), False, False, {}
+
+
+@pytest.mark.parametrize("kind", [DQN, PPO, R2D2])
+def test_an_episode_of_predictions_is_that_of_envs(kind):
+    envs = make_envs(Below, 1, mode="sync")
+    policy, env = kind(envs.spec), Below()
+    has_memory = kind is R2D2
+    more, more_1 = ({"memory": policy.make_memory(1)} if has_memory else {} for _ in range(2))
+    obs, _ = env.reset()
+    for _ in range(6):
+        obs, reward, *_ = env.step(policy.predict(obs, **more_1))
+        assert envs.step(policy.act(envs.obs, explore=False, **more)).reward == reward
+
+
+def test_observations_as_an_environment_returns_them_name_predict():
+    policy = DQN(make_envs(Below, 1, mode="sync").spec)
+    for obs in (np.array(0), np.array([0])):
+        with pytest.raises(ShapeError, match=r"policy\.predict\(obs\)"):
+            policy.act(obs)
+    with pytest.raises(ShapeError, match=r"any number of observations of Discrete\(5"):
+        policy.predict(7)
+    stacked = DQN(replace(policy.spec, frame_stack=2))
+    with pytest.raises(ConfigError, match=r"takes one frame.*2 stacked"):
+        stacked.predict(0)

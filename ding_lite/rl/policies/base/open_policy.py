@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
@@ -20,11 +21,13 @@ from ding_lite.errors import (
     did_you_mean,
     kind_of,
 )
-from ding_lite.rl.batch import Array
+from ding_lite.rl.batch import Array, NumpyArray
+from ding_lite.rl.envs.actions import ActionForm
 from ding_lite.rl.formulas.schedules import Schedule, linear
 from ding_lite.rl.host_or_device import AnyArray, Number, on, placed, usable_device
+from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.inputs import RunningNorm, read_norm, with_norm
-from ding_lite.rl.packing import ArrayT
+from ding_lite.rl.packing import ArrayT, Tree, batch_of_one
 from ding_lite.rl.policies.base.spaces import check_obs, packed
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec, check_spec
@@ -148,6 +151,50 @@ class OpenPolicy(ABC):
     @classmethod
     def _settings_type(cls) -> type[Any]:
         return cls._config_type
+
+    def predict(
+        self,
+        obs: Tree,
+        *,
+        action_mask: NumpyArray | Sequence[NumpyArray] | None = None,
+        memory: Memory | None = None,
+    ) -> Any:  # noqa: ANN401 - of the action space
+        """Return the best action for one observation, both in the form of the environment.
+
+        It is for programs that step an environment of gymnasium themselves. Observations of `Envs`
+        are already in the form of policies, which `act` takes.
+
+        Args:
+            obs: An observation of the environment's observation space, without a batch axis.
+            action_mask: `info["action_mask"]`; all actions are legal if it is not given.
+            memory: A result of `make_memory(1)`, for a policy with memory. Its states are replaced
+                by the next ones.
+
+        Returns:
+            An action of the environment's action space: an int for Discrete, else an array.
+
+        Raises:
+            ConfigError: If the environment stacks frames, which `make_envs` does, or a memory is
+                missing or given to a policy without memory.
+            ShapeError: If the observation is not of the observation space.
+        """
+        if self.spec.frame_stack > 1:
+            raise ConfigError(
+                f"`predict` takes one frame, and {type(self).__name__} was trained on "
+                f"{self.spec.frame_stack} stacked ones. Step `make_envs(..., "
+                f"frame_stack={self.spec.frame_stack})` with `act`."
+            )
+        mask_1A = None
+        if action_mask is not None:  # of several choices an array each, or all in one
+            mask_1A = np.concatenate([np.ravel(part) for part in action_mask])[None]
+        obs_1 = self.spec.pack(batch_of_one(self.spec.obs_space, obs), action_mask=mask_1A)
+        policy: Any = self
+        more = {} if memory is None else {"memory": memory}
+        return self._action_form.of_each(policy.act(obs_1, explore=False, **more))[0]
+
+    @cached_property
+    def _action_form(self) -> ActionForm:
+        return ActionForm(self.spec)
 
     @property
     def n_step(self) -> int:

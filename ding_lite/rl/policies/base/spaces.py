@@ -74,6 +74,8 @@ def check_obs(obs: Array, spec: EnvSpec) -> None:
         hint = "" if spec.packing is None else " Packed: `spec.pack` makes them of their parts."
         if obs.shape == spec.obs_shape:
             hint = " A single one is given as `obs[None]`."
+        elif tuple(obs.shape) in (spec.obs_space.shape, (1, *(spec.obs_space.shape or ()))):
+            hint = " `policy.predict(obs)` takes one as the environment returns it."
         raise ShapeError(
             f"`obs` has shape {tuple(obs.shape)}; any number of observations of {spec.env_id} "
             f"has the shape (N, {', '.join(map(str, spec.obs_shape))}).{hint}"
