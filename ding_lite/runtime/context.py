@@ -44,12 +44,15 @@ class Latch:
         "may_leave",
         "set_by",
         "step",
+        "was_finished",
     )
 
     def __init__(self) -> None:
         self.step = CancelScope()
         """Ends the waits of a concurrent step that fails."""
         self.is_set = False
+        self.was_finished = False
+        """Whether a program has set `finish`; a signal and the end of `max_step` do not."""
         self.set_by = 0
         self.may_leave: Callable[[], bool] = lambda: False
         """Whether the job continues when this node's run ends: it has joined a running job."""
@@ -76,6 +79,11 @@ class Latch:
         for listener in due:
             listener()
 
+    def finish(self) -> None:
+        """End the job because a program has set `finish`."""
+        self.was_finished = True
+        self.set()
+
     def end_run(self) -> None:
         """End the run of this node, and also the job, unless the node may leave it."""
         self.set(only_here=self.may_leave())
@@ -85,7 +93,7 @@ class Latch:
         self._listeners.append((fn, of_job))
 
     def rearm(self) -> None:
-        self.is_set = self._job_has_ended = False
+        self.is_set = self.was_finished = self._job_has_ended = False
 
     @property
     def is_used(self) -> bool:
@@ -281,7 +289,7 @@ class Context(dict[str, Any]):
     def _set_guarded(self, key: Any, value: Any) -> None:
         if key == "finish":
             if value:
-                self._shared.latch.set()
+                self._shared.latch.finish()
         elif key == "total_step" and value == self["total_step"]:
             pass  # copying a ctx onto itself or its twin does not set the count
         elif type(key) is not str:
@@ -337,6 +345,14 @@ class Lineage:
 def latch_of(ctx: Context) -> Latch:
     """Return the latch that ends the job of a context; for the runtime's own use."""
     return ctx._shared.latch
+
+
+def was_finished(ctx: Context) -> bool:
+    """Return whether a program has set `ctx.finish`; a signal and `max_step` do not.
+
+    What an interrupted run leaves out in its last step is missing after a resume.
+    """
+    return ctx._shared.latch.was_finished
 
 
 def share_latch(ctx: Context, latch: Latch) -> None:

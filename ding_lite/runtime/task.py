@@ -350,7 +350,7 @@ class Task:
     @finish.setter
     def finish(self, value: bool) -> None:
         if value:
-            self._latch.set()
+            self._latch.finish()
 
     # -- events --------------------------------------------------------------------------
 

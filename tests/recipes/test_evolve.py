@@ -316,7 +316,7 @@ def test_one_number_of_env_steps_is_shown_while_it_runs_and_at_its_end(
     shown = capsys.readouterr().err
     assert f"{all_steps}/1,500 env steps" in shown
     assert f"after {all_steps} env steps ({evaluated} of them in evaluations)" in shown
-    assert f"The run in shown goes on at {all_steps} env steps" in shown
+    assert f"The run in shown had reached its end at {all_steps} env steps" in shown
 
 
 def test_choices_and_negative_returns_are_drawn_too(result: EvolveResult, tmp_path: Path) -> None:

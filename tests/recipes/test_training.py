@@ -152,6 +152,21 @@ def test_keywords_win_over_a_dict_or_an_easydict() -> None:
         assert (config.lr, config.gamma) == (0.25, 0.9)
 
 
+def test_a_run_that_a_stage_has_ended_does_not_go_on_unless_it_is_made_longer() -> None:
+    def end(ctx: Any) -> None:
+        if ctx.env_step >= 64:
+            ctx.finish = True
+
+    def again(**more: Any) -> int:
+        steps: int = train(use=[end], out="here", target=1e6, **more).numbers["env_steps"]
+        return steps
+
+    assert again(max_env_steps=200) == 64
+    assert again(max_env_steps=200, resume=True) == 64
+    assert again(max_env_steps=300, resume=True) == 72
+    assert again(max_env_steps=300, resume=True) == 72
+
+
 def test_numbers_of_numpy_are_options_like_those_of_python() -> None:
     given: dict[str, Any] = {"seed": np.int64(1), "num_envs": np.int32(32), "out": "here"}
     first = train(**given, target=np.float32(1e6), max_env_steps=np.int64(96))

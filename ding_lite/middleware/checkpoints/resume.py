@@ -42,8 +42,9 @@ def resume(
 
     Returns:
         The counters: `total_step`, `env_step` and `train_iter`; `eval_steps` of a population;
-        `eval_value`, the newest evaluation, if there was one; and `finish`, whether the run had
-        ended. None if `processes` is given and nothing was saved yet.
+        `eval_value`, the newest evaluation, if there was one; and `finish`, whether a middleware
+        had set `ctx.finish`, as a signal and `max_step` do not. None if `processes` is given and
+        nothing was saved yet.
 
     Raises:
         CheckpointError: There is no checkpoint, it is damaged, or it is one of other parts, of

@@ -24,7 +24,7 @@ from ding_lite.middleware.checks import Period, check_has
 from ding_lite.nest import Path as TreePath, leaves, path_name
 from ding_lite.rl.checkpoint.save_load import check_saveable, save_checkpoint
 from ding_lite.rl.protocols import Policy
-from ding_lite.runtime.context import Context
+from ding_lite.runtime.context import Context, was_finished
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
@@ -47,7 +47,7 @@ def checkpoint(
     lost: the complete steps before it are saved.
 
     Context:
-        reads: env_step, eval_steps (of a population), eval_value, finish, total_step, train_iter
+        reads: env_step, eval_steps (of a population), eval_value, total_step, train_iter
 
     Args:
         parts: A policy, with its state in `load_checkpoint(directory).state`; or all parts that an
@@ -159,7 +159,7 @@ class _Checkpoint:
             "total_step": ctx.total_step,
             "env_step": ctx.get("env_step", 0),
             "train_iter": ctx.get("train_iter", 0),
-            "finish": ctx.finish and not is_interrupted(),
+            "finish": was_finished(ctx),
         }
         if "eval_steps" in ctx:
             self._counters["eval_steps"] = ctx.eval_steps

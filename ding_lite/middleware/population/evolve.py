@@ -22,7 +22,7 @@ from ding_lite.middleware.checks import Period, check_has
 from ding_lite.middleware.population.batched_train import together
 from ding_lite.middleware.report.jsonl import file_path
 from ding_lite.rl.host_or_device import Unread
-from ding_lite.runtime.context import Context
+from ding_lite.runtime.context import Context, was_finished
 from ding_lite.runtime.middleware import (
     Middleware,
     check_middleware,
@@ -156,8 +156,8 @@ def evolve(
     """Breed the next generation periodically: select, copy, mutate.
 
     Place it after `evaluate`: each agent must have been evaluated since the previous generation. In
-    a step that ends the run there is no new generation, so that the best agent remains as it was
-    evaluated.
+    a step in which `ctx.finish` is set there is no new generation, so that the best agent remains
+    as it was evaluated. After Ctrl-C there is one, as without it, since the run may be resumed.
 
     Context:
         reads: env_step (with every_env_steps), finish, total_step
@@ -205,10 +205,13 @@ class _Evolve:
         if not self.period.is_due(ctx):
             return
 
-        if not ctx.finish:
+        is_last = was_finished(ctx)
+        if ctx.finish and not all(agent.num_new_evaluations for agent in self.population):
+            is_last = True  # a signal has ended the wait for members on other nodes
+        if not is_last:
             self.population.evolve(self.tournament, self.mutation)
         lives = self.population.lives
-        newest = lives[-len(self.population) :] if not ctx.finish else self.population.lives_now()
+        newest = self.population.lives_now() if is_last else lives[-len(self.population) :]
         ctx.fitness = [life.fitness for life in newest]
         ctx.generation = self.population.generation
         ctx.metrics["generation"] = self.population.generation

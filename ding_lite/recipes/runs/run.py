@@ -34,6 +34,8 @@ from ding_lite.settings.config import default_values
 from ding_lite.settings.environment import Settings, process_environ
 
 ResultT = TypeVar("ResultT")
+_GOALS = ("max_env_steps", "target", "smoke")
+"""The options by which a run ends."""
 _WORTH_DRAWING_S = 0.5
 """The least seconds of a verdict for which the curve is drawn again to show its share."""
 
@@ -99,6 +101,8 @@ class Run:
         self._clock = clock
         self._started = clock.now()
         self._lock: files.Lock | None = None
+        self._has_new_goal = False
+        """Whether a resumed run ends at other env steps, or another target, than before."""
 
     def __enter__(self) -> Self:
         if self._is_of_another_node:
@@ -165,6 +169,8 @@ class Run:
             counters = resume(parts, self.checkpoint)
         (self.directory / files.RESULT).unlink(missing_ok=True)
         has_ended = self.options.has_ended(counters, stop_at=stop_at)
+        if self.options.criterion == "greedy" and not self._has_new_goal:
+            has_ended |= counters.get("finish", False)  # also by a stage of the user's
         where = "had reached its end" if has_ended else "goes on"
         tasks = [part for part in parts.values() if isinstance(part, Task)]
         env_steps = max([counters["env_step"], *(spent(task.ctx) for task in tasks)])
@@ -333,6 +339,8 @@ class Run:
         if saved is not None:
             last_row(self.metrics)  # the verdict needs it: raise now if the file is damaged
             check_same(self.shown, saved, described, self._defaults)
+            then, now = (about.get("options") or {} for about in (saved, described))
+            self._has_new_goal = any(then.get(name) != now.get(name) for name in _GOALS)
             if changed := changed_versions(saved, described):
                 self.tell(
                     f"The run in {self.shown} goes on with {changed}: what it learns may not be "

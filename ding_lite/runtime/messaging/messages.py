@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from ding_lite.clock import Clock, Deadline, QuietCondition
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, did_you_mean
+from ding_lite.interruption import is_interrupted
 from ding_lite.runtime.context import (
     LOCAL_KEYS,
     Context,
@@ -314,7 +315,9 @@ class Messages:
 
     def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
         if event == FINISH:
-            self._latch.set()
+            # Ctrl-C interrupts all nodes of a terminal; any of them may announce it first.
+            end = self._latch.set if is_interrupted() else self._latch.finish
+            end()
         else:
             self._post(event, Emission(args, kwargs))
 

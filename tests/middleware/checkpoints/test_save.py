@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -97,10 +98,18 @@ def parts_of_a_run(
     return parts
 
 
-def test_resume_returns_the_counters(tmp_path: Path) -> None:
-    parts_of_a_run(tmp_path)["task"].run(max_step=7)
+@pytest.mark.parametrize("ends", [False, True])
+def test_resume_returns_the_counters_and_whether_a_stage_has_ended_the_run(tmp_path, ends) -> None:
+    def end(ctx: Context) -> None:
+        ctx.finish = ends and ctx.total_step == 6
+        if ctx.finish:
+            os.kill(os.getpid(), signal.SIGINT)  # in the same step
+
+    task = parts_of_a_run(tmp_path)["task"].use(end)
+    with pytest.raises(KeyboardInterrupt) if ends else nullcontext():
+        task.run(max_step=None if ends else 7)
     counters = mw.resume(parts_of_a_run(tmp_path), tmp_path)
-    assert counters == {"total_step": 6, "env_step": 14, "train_iter": 0, "finish": True}
+    assert counters == {"total_step": 6, "env_step": 14, "train_iter": 0, "finish": ends}
 
 
 def test_the_newest_evaluation_is_kept_until_there_is_a_newer_one(tmp_path: Path) -> None:

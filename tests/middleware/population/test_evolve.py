@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -528,6 +531,44 @@ def test_the_best_is_never_a_child_that_has_inherited_its_fitness(population, ev
         assert population.best is population[best]
         population.evolve(Tournament(size=3), Mutation(none=0.0))
         assert population.best is population[best]
+
+
+def test_a_signal_in_the_last_step_of_a_generation_does_not_skip_the_next(tmp_path) -> None:
+    def run(folder: Path, *, interrupt_at: int = -1) -> Population:
+        envs, eval_envs = (make_envs("CartPole-v1", 2, seed=seed) for seed in range(2))
+        population = Population.of(DQN, envs.spec, SEARCH, size=3, config=SMALL)
+        replay = ReplayBuffer(envs.spec, capacity=1_000)
+
+        def interrupt(ctx: Context) -> None:
+            if ctx.total_step == interrupt_at:
+                os.kill(os.getpid(), signal.SIGTERM)
+                while not ctx.finish:
+                    threading.Event().wait(0.001)
+
+        with Task() as task:
+            parts = {"population": population, "replay": replay, "envs": envs, "task": task}
+            task.use(mw.for_each(population, learning(envs, replay)))
+            task.use(mw.evaluate(population, eval_envs, every=2))
+            task.use(interrupt)
+            task.use(mw.evolve(population, Tournament(), Mutation(SEARCH), every=2))
+            task.use(mw.stop_at(train_iter=15))
+            task.use(mw.checkpoint({**parts, "eval_envs": eval_envs}, folder, every=100))
+            if (folder / "manifest.json").exists():
+                mw.resume({**parts, "eval_envs": eval_envs}, folder)
+            task.run()
+        return population
+
+    whole = run(tmp_path / "whole")
+    with pytest.raises(SystemExit):
+        run(tmp_path / "broken", interrupt_at=3)
+    resumed = run(tmp_path / "broken")
+    assert whole.generation == resumed.generation == 2
+    for one, other in zip(whole, resumed, strict=True):
+        assert one.birth == other.birth
+        states = (leaves(agent.policy.state_dict()) for agent in (one, other))
+        for (path, value), (where, found) in zip(*states, strict=True):
+            assert path == where
+            np.testing.assert_array_equal(value, found)
 
 
 def test_agents_with_memory_resume_exactly_where_others_have_acted_in_their_envs() -> None:

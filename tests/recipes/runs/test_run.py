@@ -225,7 +225,7 @@ def train_a_little(run: Run, *, steps: int = 10, value: float | None = None) -> 
 
     def evaluate(ctx: Context) -> None:
         if value is not None:
-            ctx.eval_value = value
+            ctx.eval_value, ctx.finish = value, ctx.total_step == steps - 1
 
     policy = make_policy()
     with make_envs("CartPole-v1", 4) as envs, Task() as task:
