@@ -202,6 +202,16 @@ def refuse_result(out: Any) -> None:
     )
 
 
+class Last:
+    """Yielded a second time, by a middleware that runs after the way out of all others.
+
+    What follows `yield LAST` sees the step complete, wherever the middleware stands.
+    """
+
+
+LAST = Last()
+
+
 def refuse_second_yield(name: str) -> NoReturn:
     """Raise the error for a middleware that yields again when it should end."""
     raise MiddlewareError(
@@ -260,27 +270,28 @@ async def _awaited(coroutine: Any, ctx: Context, stretch: Stretch) -> Any:
 
 def _surround_generator(
     inner: Generator[Any, Any, Any], ctx: Context, stretch: Stretch, name: str
-) -> Generator[None, None, None]:
+) -> Generator[Any, None, None]:
+    ended = object()
     with stretch(ctx):
-        for _ in inner:
-            break
-        else:
+        out = next(inner, ended)
+    for _ in range(2):  # before the way out, and once more after a `yield LAST`
+        if out is ended:
             return
-    try:
-        yield
-    except BaseException as error:  # noqa: BLE001 - it is the inner one's to handle
-        with stretch(ctx):
-            try:
-                inner.throw(error)
-            except StopIteration:
-                return
-    else:
-        with stretch(ctx):
-            for _ in inner:
-                break
-            else:
-                return
-    refuse_second_yield(name)
+        try:
+            yield out
+        except BaseException as error:  # noqa: BLE001 - it is the inner one's to handle
+            with stretch(ctx):
+                try:
+                    out = inner.throw(error)
+                except StopIteration:
+                    return
+        else:
+            with stretch(ctx):
+                out = next(inner, ended)
+        if out is not LAST:
+            break
+    if out is not ended:
+        refuse_second_yield(name)
 
 
 async def _surround_async_generator(

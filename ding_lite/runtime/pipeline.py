@@ -1,7 +1,8 @@
 """The engine of a task: passes a ctx through a chain of middleware, step after step.
 
 A step is an onion. On the way in each middleware runs, a generator up to its `yield`; on the
-way out the open generators are resumed in reverse order. An exception also takes the way out: each
+way out the open generators are resumed in reverse order, and then once more those that have yielded
+LAST. An exception also takes the way out: each
 open generator may handle it around its `yield`, and after that the way out continues as usual.
 
 `Pipeline.run` is the hot loop. It makes one plain call per middleware, checks the queue of events
@@ -15,6 +16,7 @@ from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Sequence, Sized
 from operator import length_hint
 from types import GeneratorType
+from typing import Any
 
 from ding_lite.cancellation import current_scope
 from ding_lite.errors import StepCancelled
@@ -22,6 +24,7 @@ from ding_lite.runtime.concurrency import Executor, OpenGenerator, StepBarrier
 from ding_lite.runtime.context import Context, Lineage, latch_of
 from ding_lite.runtime.messaging.messages import Messages
 from ding_lite.runtime.middleware import (
+    LAST,
     Middleware,
     check_middleware,
     composed_of,
@@ -56,7 +59,7 @@ class Onion:
         if generator is not None:
             self.opened.append(generator)
 
-    def way_out(self) -> Iterator[None]:
+    def way_out(self) -> Iterator[Any]:
         """Yield if generators are open, and resume them afterwards, for a composed middleware."""
         if not self.opened:
             return
@@ -64,39 +67,75 @@ class Onion:
             yield
         except BaseException as error:  # noqa: BLE001 - raised again unless handled
             self.unwind(error)
+            return
+        self.leave(to_end=False)
+        if not self.opened:
+            return
+        try:
+            yield LAST
+        except BaseException as error:  # noqa: BLE001 - raised again unless handled
+            self.unwind(error)
         else:
-            self.leave()
+            self._leave_last()
 
-    def leave(self) -> None:
+    def leave(self, *, to_end: bool = True) -> None:
+        """Resume all generators; `to_end`: and again those that have yielded LAST."""
         opened, pending = self.opened, self._pending
         left = reversed(opened)  # faster than a `pop` for each
+        last = None
         try:
             for generator in left:
-                for _ in generator:
-                    refuse_second_yield(name_of(generator))
+                for out in generator:
+                    if out is not LAST:
+                        refuse_second_yield(name_of(generator))
+                    last = [generator, *(last or ())]
+                    break
                 if pending:
                     self._deliver()
             opened.clear()
         except BaseException as error:  # noqa: BLE001 - raised again unless handled
             del opened[length_hint(left) :]
+            opened[:0] = last or ()  # they are outside of all others
             self.unwind(error, name_of(generator))
+            return
+        if last is not None:
+            opened += last
+            if to_end:
+                self._leave_last()
+
+    def _leave_last(self) -> None:
+        """Resume the generators that have yielded LAST."""
+        opened = self.opened
+        while opened:
+            generator = opened.pop()
+            try:
+                for _ in generator:
+                    refuse_second_yield(name_of(generator))
+                if self._pending:
+                    self._deliver()
+            except BaseException as error:  # noqa: BLE001 - raised again unless handled
+                self.unwind(error, name_of(generator))
 
     def unwind(self, error: BaseException, name: str | None = None) -> None:
         """Carry an exception outwards through the generators; raise it unless one handles it."""
         current: BaseException | None = self._note(error, name)
+        last: list[OpenGenerator] = []
 
-        while self.opened:
-            generator = self.opened.pop()
-            try:
-                if current is None:
-                    next(generator)
-                else:
-                    generator.throw(current)
-                refuse_second_yield(name_of(generator))
-            except StopIteration:
-                current = None
-            except BaseException as raised:  # noqa: BLE001 - raised at the end of the way out
-                current = self._note(raised, name_of(generator))
+        for is_first in (True, False):
+            while self.opened:
+                generator = self.opened.pop()
+                try:
+                    out = next(generator) if current is None else generator.throw(current)
+                    if out is not LAST or not is_first:
+                        refuse_second_yield(name_of(generator))
+                    current = None
+                    last.append(generator)
+                except StopIteration:
+                    current = None
+                except BaseException as raised:  # noqa: BLE001 - raised at the end of the way out
+                    current = self._note(raised, name_of(generator))
+            self.opened.extend(reversed(last))
+            last.clear()
 
         if current is not None:
             raise current

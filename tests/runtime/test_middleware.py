@@ -14,6 +14,7 @@ from ding_lite import middleware as mw
 from ding_lite.errors import MiddlewareError
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import (
+    LAST,
     Middleware,
     MiddlewareShape,
     around,
@@ -22,6 +23,7 @@ from ding_lite.runtime.middleware import (
     shape_of,
 )
 from ding_lite.runtime.task import Task
+from ding_lite.runtime.wrappers import StepTimer
 
 
 def function(ctx: Context) -> None: ...
@@ -295,3 +297,73 @@ def test_a_generator_that_ends_before_its_yield_has_no_way_out() -> None:
         task.use(sometimes).use(around(async_sometimes, scope([]))).use(async_sometimes)  # type: ignore[arg-type]
         task.run(max_step=2)
     assert log == ["async out of 0", "async out of 0", "out of 1"]
+
+
+# -- yield LAST ------------------------------------------------------------------------------
+
+
+def stage(name: str, log: list[str], *, last: bool = False, error: Exception | None = None) -> Any:
+    def stage(ctx: Context) -> Iterator[Any]:
+        yield
+        log.append(name)
+        if last:
+            yield LAST
+            log.append(f"{name}, last")
+        if error is not None:
+            raise error
+
+    return stage
+
+
+@pytest.mark.parametrize("form", ["plain", "timed", "serial", "parallel", "async"])
+def test_what_follows_yield_last_runs_after_all_others(form: str) -> None:
+    log: list[str] = []
+    inner = [stage("b", log), stage("c", log, last=True), stage("d", log)]
+    with Task(async_mode=form == "async", n_async_workers=2) as task:
+        if form == "timed":
+            task.use_step_wrapper(StepTimer(print_per_step=0))
+        task.use(stage("a", log))
+        if form in ("serial", "parallel"):
+            task.use(getattr(task, form)(*inner))
+        else:
+            for fn in inner:
+                task.use(fn)
+        task.use(stage("e", log, last=True))
+        task.run(max_step=2)
+    assert log == ["e", "d", "c", "b", "a", "e, last", "c, last"] * 2
+
+
+def test_an_error_of_a_way_out_reaches_those_that_wait_for_its_end() -> None:
+    log: list[str] = []
+
+    def catching(ctx: Context) -> Iterator[Any]:
+        yield
+        try:
+            yield LAST
+        except LookupError:
+            log.append("caught")
+
+    with Task() as task:
+        task.use(stage("a", log)).use(stage("b", log, error=LookupError()))
+        task.use(stage("c", log, last=True)).use(catching)
+        task.run(max_step=1)
+    assert log == ["c", "b", "caught", "c, last"]
+
+    log.clear()
+    with Task() as task:
+        task.use(stage("a", log)).use(stage("b", log, error=LookupError()))
+        task.use(stage("c", log, last=True))
+        with pytest.raises(LookupError):
+            task.run(max_step=1)
+    assert log == ["c", "b"]
+
+
+@pytest.mark.parametrize("surrounded", [False, True])
+def test_a_middleware_is_the_last_once_only(surrounded: bool) -> None:
+    def greedy(ctx: Context) -> Iterator[Any]:
+        yield
+        yield LAST
+        yield LAST
+
+    with Task() as task, pytest.raises(MiddlewareError, match="`greedy` has yielded a second time"):
+        task.use(around(greedy, scope([])) if surrounded else greedy).run(max_step=1)  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ from ding_lite.nest import Path as TreePath, leaves, path_name
 from ding_lite.rl.checkpoint.save_load import check_saveable, save_checkpoint
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context, was_finished
-from ding_lite.runtime.middleware import Middleware
+from ding_lite.runtime.middleware import LAST, Middleware
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
 
@@ -152,8 +152,9 @@ class _Checkpoint:
         self._check(but=Task)  # of which other middleware may not be entered yet
         return self
 
-    def __call__(self, ctx: Context) -> Iterator[None]:
+    def __call__(self, ctx: Context) -> Iterator[Any]:
         yield
+        yield LAST  # generators before it in the pipeline, too, may change what it saves
         self._saved = False
         self._counters = {
             "total_step": ctx.total_step,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
@@ -46,6 +46,25 @@ def test_it_saves_every_so_many_steps_and_at_the_end(policy: DQN, tmp_path: Path
 
     assert steps == [None, None, None, 2, 2, 2, 5, 5]  # it saves behind the step
     assert saved_step(tmp_path) == 7
+
+
+def test_it_saves_what_generators_before_it_change_on_their_way_out(tmp_path: Path) -> None:
+    class Counting:
+        count = 0
+
+        def __call__(self, ctx: Context) -> Iterator[None]:
+            yield
+            self.count += 1
+
+        def state_dict(self) -> dict[str, int]:
+            return {"count": self.count}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.count = state["count"]
+
+    parts = {"counting": Counting()}
+    run_steps(parts["counting"], mw.checkpoint(parts, tmp_path, every=1), steps=3)
+    assert load_checkpoint(tmp_path).state["counting"] == {"count": 3}
 
 
 def test_an_interrupted_run_is_saved_before_its_reports_end(policy, tmp_path: Path) -> None:
