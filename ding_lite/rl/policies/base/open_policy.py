@@ -112,7 +112,7 @@ class OpenPolicy(ABC):
                 f"it outside; `act` computes no gradients anyway."
             )
         self.spec = spec
-        self.config = config
+        self._config = config
         self.device = usable_device(device)
         """The device of the weights."""
         self.env_step = 0
@@ -132,6 +132,21 @@ class OpenPolicy(ABC):
 
     if not TYPE_CHECKING:  # a type checker refuses unknown names by itself
         load = Elsewhere()  # of the class, where `__getattr__` is not asked
+
+        @property
+        def config(self) -> object:
+            """The settings."""
+            return self._config
+
+        @config.setter
+        def config(self, config: object) -> None:
+            raise ConfigError(
+                f"The config of a {type(self).__name__} cannot be replaced: its networks and "
+                f"optimisers are made from it. Make another policy: `twin = policy.like("
+                f"dataclasses.replace(policy.config, lr=1e-4))`, with the same weights: "
+                f"`twin.load_weights(policy.weights())`. `lr_end` and `lr_updates` decrease the "
+                f"learning rate of a policy that has them."
+            )
 
         def __getattr__(self, name: str) -> object:
             if name in ELSEWHERE:

@@ -191,3 +191,10 @@ def test_a_node_has_its_threads_of_pytorch_before_main_is_called(monkeypatch):
     torch.set_num_threads(2)
     monkeypatch.setenv("DING_LITE_TORCH_THREADS", "0")
     assert Parallel.runner(1)(number_of_threads) == [2]
+
+
+def test_settings_that_could_have_no_effect_any_more_are_refused():
+    policy = DQN(CARTPOLE)
+    with pytest.raises(ConfigError, match=r"config of a DQN cannot be replaced.*policy\.like"):
+        policy.config = replace(policy.config, lr=1e-9)
+    assert policy.config == DQNConfig()
