@@ -6,11 +6,13 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from ding_lite.clock import Deadline
-from ding_lite.errors import ConfigError, PeerLost, kind_of
+from ding_lite.errors import ConfigError, NonFiniteError, PeerLost, kind_of
 from ding_lite.middleware.buffer import check_prioritized, give_back
+from ding_lite.middleware.checkpoints.save import not_finite
 from ding_lite.middleware.checks import check_batch, check_has, check_schedule
 from ding_lite.rl.batch import Rollout, Transitions
 from ding_lite.rl.envs.vector import Envs
@@ -227,7 +229,11 @@ class TrainFromReplay(Train):
             batch = self._batch(ctx)
             if batch is None:
                 break
-            ctx.train_output = self.policy.learn(batch)
+            try:
+                ctx.train_output = self.policy.learn(batch)
+            except NonFiniteError as error:
+                _check_data(batch, error)
+                raise
             ctx.train_data = batch
             ctx.train_iter = train_iter + update + 1
             if self._prioritized is not None and update < updates - 1:
@@ -289,7 +295,12 @@ class TrainFromRollouts(Train):
         if not rollouts:
             return
         before = self.policy.train_iter
-        ctx.train_output = self.policy.learn(rollouts)
+        try:
+            ctx.train_output = self.policy.learn(rollouts)
+        except NonFiniteError as error:
+            for rollout in rollouts:
+                _check_data(rollout, error)
+            raise
         ctx.train_data = rollouts
         ctx.train_iter += self.policy.train_iter - before
         ctx.metrics.update(unread(ctx.train_output))
@@ -326,6 +337,16 @@ class _Sequences:
 def _learner(policy: Policy) -> Policy:
     """Return the policy itself, or the current policy of an agent."""
     return policy.policy if isinstance(policy, TakesTurns) else policy
+
+
+def _check_data(batch: Any, error: NonFiniteError) -> None:  # noqa: ANN401 - of any policy
+    """Raise the error of an update again with the parts of the batch that are not finite."""
+    parts = {part.name: getattr(batch, part.name) for part in fields(batch)}
+    if names := [f"`{path[0]}`" for path in not_finite(parts)]:
+        raise NonFiniteError(
+            f"{error} The data has numbers that are not finite, too: {', '.join(names)} of the "
+            f"batch. Look there first."
+        ) from error
 
 
 def _check_takes_rollouts(

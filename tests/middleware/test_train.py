@@ -142,6 +142,20 @@ def test_a_loss_that_is_not_finite_keeps_the_last_good_checkpoint(policy, filled
     assert all(torch.isfinite(t).all() for t in saved.state["q_net"].values())
 
 
+@pytest.mark.parametrize("is_on_policy", [False, True])
+def test_data_that_is_not_finite_is_named(envs: Envs, is_on_policy: bool) -> None:
+    policy: Any = A2C(envs.spec) if is_on_policy else DQN(envs.spec, {"n_step": 1})
+    key = "trajectories" if is_on_policy else "transitions"
+
+    def poison(ctx: Context) -> None:
+        data = ctx[key][0] if is_on_policy else ctx[key]
+        data.reward[-1] = np.nan
+
+    collect = mw.collect(policy, envs, **({"unroll": 4} if is_on_policy else {"steps": 4}))
+    with pytest.raises(NonFiniteError, match=r"not finite, too: `reward` of the batch"):
+        run_steps(collect, poison, mw.train(policy), steps=1)
+
+
 @pytest.fixture
 def prioritized(envs: Envs) -> PrioritizedReplay:
     replay = PrioritizedReplay(envs.spec, capacity=1_000, beta=0.25)
@@ -307,7 +321,7 @@ def test_a_policy_without_a_batch_size_is_asked_for_one(envs: Envs, replay: Repl
 
     policy = Plain(envs.spec)
     mw.train(policy, replay)
-    policy.config = object()
+    policy._config = object()
     with pytest.raises(ConfigError, match=r"Plain says nothing of how many .* `batch_size`"):
         mw.train(policy, replay)
     mw.train(policy, replay, batch_size=8)
