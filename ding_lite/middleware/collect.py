@@ -66,8 +66,8 @@ def collect(
 
     When episodes have ended, the metrics contain `return` and `episode_length` (means of the last
     20 episodes), `episode_return` (the mean of those that ended in this step) and `episodes` (their
-    number so far); `ctx.collected` holds them with the `returns` of this step. The counts are
-    published for `count_collected` on other nodes.
+    number so far); `ctx.collected` holds them with the `returns` of this step, and is set only in
+    such steps. The counts are published for `count_collected` on other nodes.
 
     Context:
         reads: env_step, weights_version (with unroll)

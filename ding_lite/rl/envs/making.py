@@ -362,6 +362,12 @@ def _gives_action_masks(env: Any, spec: EnvSpec) -> bool:  # noqa: ANN401
     except EnvError:  # it is raised again, with the right number, when the episodes begin
         return False
     if "action_mask" not in info:
+        if callable(getattr(getattr(env, "unwrapped", env), "action_masks", None)):
+            logger.warning(
+                "%s has a method `action_masks`, which is not called: masks are taken from "
+                '`info["action_mask"]` of `reset` and `step`. A wrapper can put them there',
+                spec.env_id,
+            )
         return False
     if not spec.num_choices:
         raise ConfigError(

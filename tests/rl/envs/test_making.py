@@ -96,6 +96,20 @@ class Squares(gymnasium.Env):
         return self.reset()[0], 0.0, False, False, {}
 
 
+class Masked(Squares):
+    """Says which actions are legal as another package wants it."""
+
+    def action_masks(self):
+        return [True, False]
+
+
+def test_masks_that_only_a_method_returns_are_not_ignored_silently(caplog):
+    with make_envs(Masked, 2, mode="sync", env_args={"shape": (5, 5)}) as envs:
+        assert not envs.spec.has_action_mask
+    [line] = caplog.messages
+    assert "Masked has a method `action_masks`, which is not called" in line
+
+
 @pytest.mark.parametrize(("shape", "is_told"), [((5, 5, 5), True), ((5, 5, 4), False)])
 def test_images_that_do_not_say_where_their_channels_are_have_them_last(shape, is_told, caplog):
     with make_envs(Squares, 2, mode="sync", env_args={"shape": shape}) as envs:
