@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ding_lite.rl.weights.compiled import Compile
     from ding_lite.rl.weights.flat_module import MakeModule
     from ding_lite.rl.weights.optimizers import MakeOptimizer
-    from ding_lite.runtime.middleware import Middleware
+    from ding_lite.runtime.middleware import MakeMiddleware, Middleware
 
 CriterionName: TypeAlias = Literal["greedy", "seed"]
 SMOKE_ENV_STEPS = 2_000
@@ -101,9 +101,10 @@ class RunOptions:
     """A critic of your own, likewise."""
     optimizer: MakeOptimizer | None = _option(None, kind="part")
     """An optimiser such as `torch.optim.RMSprop`."""
-    use: Sequence[Middleware] = _option(())
+    use: Sequence[Middleware] | MakeMiddleware = _option(())
     """Middleware of your own, run in each step after learning and evaluation, and before the
-    metrics are written: `[mw.report(fn, every=50)]`."""
+    metrics are written: `[mw.report(fn, every=50)]`. If they need the policy or the environments:
+    a function that makes them of the parts of the run, by the names in its checkpoint."""
     population: int = _option(
         1,
         of="evolve",

@@ -28,7 +28,7 @@ class Choices:
             self.given[name] = _path(name, self.given[name])
         self.given["report"] = tuple(map(full_name, given.get("report") or ()))
         use = given.get("use", ())
-        if not isinstance(use, list | tuple):
+        if not (isinstance(use, list | tuple) or callable(use)):
             raise ConfigError(
                 f"`use` is {kind_of(use)}; a list of middleware was expected: "
                 f"use=[mw.report(fn, every=50)]."

@@ -32,7 +32,7 @@ from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer, unused_settings
-from ding_lite.runtime.middleware import Middleware
+from ding_lite.runtime.middleware import MakeMiddleware, Middleware
 from ding_lite.runtime.task import Task
 
 LINEAGE = "lineage.jsonl"
@@ -86,7 +86,7 @@ def evolve(  # noqa: PLR0913, D417 - all of a run; all but four by name, and few
     critic: MakeModule | None = None,
     optimizer: MakeOptimizer | None = None,
     device: str | None = None,
-    use: Sequence[Middleware] = (),
+    use: Sequence[Middleware] | MakeMiddleware = (),
     config: str | os.PathLike[str] | None = None,
     population: int | None = None,
     num_envs: int | None = None,

@@ -18,7 +18,7 @@ from typing import Any
 from gymnasium.vector import VectorEnv
 
 from ding_lite import middleware as mw
-from ding_lite.errors import ConfigError, did_you_mean
+from ding_lite.errors import ConfigError, ContextError, did_you_mean, kind_of
 from ding_lite.io.importing import find_member, refuse_while_importing
 from ding_lite.options import elsewhere
 from ding_lite.options.run_options import NO_SETTINGS, NUM_ENVS, OF_FILES, PARTS
@@ -36,7 +36,7 @@ from ding_lite.rl.networks.precision import computing_in
 from ding_lite.rl.policies.base.config import without_unused
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.runtime.middleware import Middleware
+from ding_lite.runtime.middleware import MakeMiddleware, Middleware
 from ding_lite.runtime.task import Task
 from ding_lite.settings.config import as_config, default_values
 from ding_lite.settings.rules import check_all
@@ -55,8 +55,10 @@ class RunPlan:
     values: Layers
     """The values of settings and options by their sources: `given`, `file`, `run`, `preset`,
     `space` (chosen for the spaces of an environment without a preset), or `default`."""
-    use: Sequence[Middleware]
-    """The user's middleware, and those that report metrics to functions of the user."""
+    use: Sequence[Middleware] | MakeMiddleware
+    """The user's middleware, or what makes them."""
+    reports: Sequence[Middleware]
+    """The middleware that report metrics to functions of the user."""
 
     @property
     def has_preset(self) -> bool:
@@ -169,9 +171,26 @@ class RunPlan:
         task.use(mw.checkpoint(parts, run.checkpoint, every=every(config.checkpoint_every)))
         task.use(mw.throughput(every=log_every))
         task.use(run.time(task, every=log_every))
-        for middleware in self.use:
+        for middleware in (*self._made_by_user(parts), *self.reports):
             task.use(middleware)
         task.use(mw.report(run, every=log_every, title=self.title))
+
+    def _made_by_user(self, parts: Mapping[str, object]) -> Sequence[Middleware]:
+        if not callable(self.use):
+            return self.use
+        advice = "`use=[fn]` is for a single middleware; `use=make` is called once, with the parts "
+        advice += f"of the run ({', '.join(parts)}), and returns a list of middleware"
+        try:
+            made = self.use(dict(parts))
+        except (AttributeError, ContextError, KeyError) as error:
+            error.add_note(advice)
+            raise
+        if not isinstance(made, list | tuple):
+            raise ConfigError(
+                f"The function `use` returned {kind_of(made)}; a list of middleware was expected. "
+                f"{advice}."
+            )
+        return made
 
 
 def make_plan(
@@ -223,7 +242,8 @@ def make_plan(
         policy_config=as_config(recipe.policy_config, of_policy),
         config=config,
         values=values,
-        use=[*options.use, *(mw.report(_function(name), every=every) for name in options.report)],
+        use=options.use,
+        reports=[mw.report(_function(name), every=every) for name in options.report],
     )
 
 

@@ -23,7 +23,7 @@ from ding_lite.rl.protocols import Policy
 from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer
-from ding_lite.runtime.middleware import Middleware
+from ding_lite.runtime.middleware import MakeMiddleware, Middleware
 from ding_lite.runtime.task import Task
 
 
@@ -56,7 +56,7 @@ def train(  # noqa: PLR0913, D417 - all of a run; all but three by name, and few
     optimizer: MakeOptimizer | None = None,
     device: str | None = None,
     compile: Compile = None,
-    use: Sequence[Middleware] = (),
+    use: Sequence[Middleware] | MakeMiddleware = (),
     config: str | os.PathLike[str] | None = None,
     num_envs: int | None = None,
     seed: int | None = None,

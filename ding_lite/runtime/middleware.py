@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -26,6 +26,9 @@ from ding_lite.runtime.context import Context
 
 Middleware = Callable[[Context], Any]
 """Any callable of one ctx: function, generator function, coroutine function, object."""
+
+MakeMiddleware = Callable[[Mapping[str, Any]], Sequence[Middleware]]
+"""Makes middleware of the parts of a run, such as its policy and its environments."""
 
 StepWrapper = Callable[[Middleware], Middleware]
 """Takes a middleware and returns one that runs code around it."""

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -25,8 +26,8 @@ from ding_lite.recipes.table import made_by
 from ding_lite.rl.batch import Transitions
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.making import EnvMaker
-from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.evaluation import Played, play
+from ding_lite.rl.envs.vector import Envs, make_envs
+from ding_lite.rl.evaluation import Played, mean_return, play
 from ding_lite.rl.networks.conv import Conv
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.protocols import Policy
@@ -35,6 +36,7 @@ from ding_lite.rl.torch_policies.config import TorchPolicyConfig
 from ding_lite.rl.torch_policies.r2d2 import R2D2, R2D2Config
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware
 
 QUICK: dict[str, Any] = {"max_env_steps": 160, "hidden": (8,), "batch_size": 8, "warmup": 20}
 MANY: dict[str, Any] = {**QUICK, "num_envs": 32, "quiet": True}
@@ -150,6 +152,29 @@ def test_keywords_win_over_a_dict_or_an_easydict() -> None:
         config = ding_lite.train("dqn", "CartPole-v1", settings, lr=0.25, **MANY).policy.config
         assert isinstance(config, DQNConfig)
         assert (config.lr, config.gamma) == (0.25, 0.9)
+
+
+def test_middleware_of_ones_own_are_made_of_the_parts_of_the_run() -> None:
+    def evaluate_elsewhere(parts: Mapping[str, Any]) -> list[Middleware]:
+        def elsewhere(ctx: Any) -> None:
+            ctx.metrics["elsewhere"] = mean_return(parts["policy"], easier)
+
+        easier = make_envs("CartPole-v1", 1, env_args={"sutton_barto_reward": True})
+        names.append(list(parts))
+        return [elsewhere]
+
+    names: list[list[str]] = []
+    result = train(use=evaluate_elsewhere, out="here", max_env_steps=64)
+    assert rows_of(result.directory)[-1]["elsewhere"] == -1.0
+    assert names == [["policy", "envs", "eval_envs", "task", "replay"]]
+
+
+def test_a_function_that_makes_no_middleware_is_told_what_it_gets() -> None:
+    with pytest.raises(ConfigError, match=r"`use` returned None; a list .*\(policy, envs, "):
+        train(use=lambda parts: None)
+    with pytest.raises(AttributeError) as caught:
+        train(use=lambda ctx: ctx.metrics)
+    assert "`use=[fn]` is for a single middleware" in caught.value.__notes__[0]
 
 
 def test_a_run_that_a_stage_has_ended_does_not_go_on_unless_it_is_made_longer() -> None:
