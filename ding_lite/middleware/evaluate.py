@@ -42,6 +42,7 @@ def evaluate(
     confirm: int = 20,
     confirm_at: float | None = None,
     share: float | None = None,
+    name: str = "",
 ) -> Evaluate: ...
 @overload
 def evaluate(
@@ -69,6 +70,7 @@ def evaluate(  # noqa: PLR0913 - one of two periods, and few at a time
     confirm: int = 20,
     confirm_at: float | None = None,
     share: float | None = None,
+    name: str = "",
     confirm_envs: Envs | None = None,
     max_env_steps: int | None = None,
 ) -> Middleware:
@@ -113,6 +115,9 @@ eval_episodes, eval_return, eval_steps, fitness_mean)
             env at a time, and continues while the share covers it or the mean is high enough, up to
             `confirm` episodes, and beyond 20 only within the share. An evaluation that exceeds the
             share delays later ones. Episodes that take much longer than the share covers are cut.
+        name: The name of a further evaluation of the same policy, such as one in other envs. Its
+            metrics end in it, as `eval_return/hard` does, and it sets no `eval_value`, so that
+            `keep_best`, `curve` and `stop_at` follow the other one.
         confirm_envs: The environments of the best agent's fresh episodes; `envs` by default. Use
             it for whole episodes if those of `envs` are cut to save env steps.
         max_env_steps: Maximum env steps of a population's run, including those of evaluations.
@@ -137,7 +142,7 @@ eval_episodes, eval_return, eval_steps, fitness_mean)
     goal = math.inf if stop_at is None else stop_at
     period = Period(every, every_env_steps)
     episodes = envs.num_envs if episodes is None else episodes
-    of_policy: dict[str, object] = {"confirm_at": confirm_at, "share": share}
+    of_policy: dict[str, object] = {"confirm_at": confirm_at, "share": share, "name": name or None}
     of_agents: dict[str, object] = {"confirm_envs": confirm_envs, "max_env_steps": max_env_steps}
     if isinstance(what, Population):
         in_steps = {**of_agents, "every_env_steps": every_env_steps}
@@ -154,7 +159,7 @@ eval_episodes, eval_return, eval_steps, fitness_mean)
     check_fits(what, envs)
     confirm_at = goal if confirm_at is None else min(goal, confirm_at)
     episodes, confirm = for_all_envs(episodes, envs), for_all_envs(confirm, envs)
-    return Evaluate(what, envs, period, goal, episodes, confirm, confirm_at, share)
+    return Evaluate(what, envs, period, goal, episodes, confirm, confirm_at, share, name)
 
 
 def _refuse(misplaced: Mapping[str, object], what: object) -> None:
@@ -178,6 +183,7 @@ class Evaluate:
     _confirm: int
     _confirm_at: float
     _share: float | None
+    _name: str
     _env_steps: int = 0
     """Env steps of all evaluations."""
     _newest: float = 0.0
@@ -211,8 +217,9 @@ class Evaluate:
             value, episodes, is_final = self._play_within(left, ctx)
         self._last_obs = self._envs.obs
         metrics = {"return": value, "episodes": episodes, "env_steps": self._env_steps}
-        ctx.metrics.update({f"eval_{name}": number for name, number in metrics.items()})
-        if episodes >= self._envs.num_envs:
+        end = f"/{self._name}" if self._name else ""
+        ctx.metrics.update({f"eval_{name}{end}": number for name, number in metrics.items()})
+        if episodes >= self._envs.num_envs and not self._name:
             ctx.eval_value = value
         if is_final:
             ctx.finish = True

@@ -52,6 +52,14 @@ def test_evaluations_come_every_so_many_steps_and_not_before_anything_is_learned
     assert evaluated == [3, 7, 11]
 
 
+def test_a_named_evaluation_leaves_that_of_the_policy_alone(policy, balancer, eval_envs) -> None:
+    first = mw.evaluate(policy, eval_envs, every=2)
+    task = run_steps(first, mw.evaluate(balancer, eval_envs, every=1, name="hard"), steps=2)
+    metrics = task.ctx.metrics
+    assert task.ctx.eval_value == metrics["eval_return"] < metrics["eval_return/hard"]
+    assert {"eval_env_steps", "eval_episodes/hard", "eval_env_steps/hard"} <= metrics.keys()
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_envs_that_a_collector_uses_too_are_warned_of_once(
     policy, envs, eval_envs, caplog, shared
