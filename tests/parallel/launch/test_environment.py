@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -174,6 +177,53 @@ def test_nodes_of_a_job_derive_the_same_port_and_other_jobs_another() -> None:
         assert found({**TORCHRUN, **change}).port not in ports
     assert found(SLURM).job != found({**SLURM, "SLURM_STEP_ID": "1"}).job
     assert found({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "1"}).port in ports
+
+
+BATCH = [
+    {"SLURM_JOB_ID": "4711"},
+    {"PBS_JOBID": "4711.head"},
+    {"LSB_JOBID": "4713"},
+    {"LSB_JOBID": "4713", "LSB_JOBINDEX": "2"},
+    {"JOB_ID": "4712"},
+    {"JOB_ID": "4712", "SGE_TASK_ID": "2"},
+    {"I_MPI_HYDRA_UUID": "975a0000-da4f-cd9a-6e61-0600d3f7ac52"},
+    {"MASTER_ADDR": "gpu09"},
+    {},
+]
+
+
+def test_jobs_of_mpich_without_a_name_are_told_apart_by_what_their_ranks_share() -> None:
+    ports = [
+        {found({**MPICH, **job, "PMI_RANK": rank, "PMI_FD": f"100{rank}"}).port for rank in "01234"}
+        for job in BATCH
+    ]
+    assert [len(of_one) for of_one in ports] == [1] * len(BATCH)
+    assert len(set.union(*ports)) == len(BATCH)
+
+
+MAKE_PAIR = """
+import socket, sys
+here, there = socket.socketpair()
+socket.send_fds(socket.socket(fileno=int(sys.argv[1])), [b"x"], [there.fileno()])
+"""
+
+
+def test_two_jobs_of_mpich_on_one_machine_differ_by_the_process_that_started_them() -> None:
+    def job(pmi: socket.socket, rank: str) -> str:
+        here = {"PMI_FD": f"{pmi.fileno()}", "MPI_LOCALNRANKS": "5", "PMI_RANK": rank}
+        return found({**MPICH, **here}).job
+
+    (one, proxy), (two, other_proxy) = socket.socketpair(), socket.socketpair()
+    with one, proxy, two, other_proxy:
+        assert job(one, "0") == job(two, "1")
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            child = [sys.executable, "-c", MAKE_PAIR, f"{theirs.fileno()}"]
+            subprocess.run(child, pass_fds=[theirs.fileno()], check=True)
+            _, [fd], _, _ = socket.recv_fds(ours, 1, 1)
+        with socket.socket(fileno=fd) as other:
+            assert job(other, "0") != job(one, "0")
+        one.send(b"it is still open")
 
 
 def test_derived_ports_are_outside_of_the_ephemeral_range() -> None:
