@@ -61,18 +61,23 @@ class Placement:
 
 
 def of_torchrun(environ: Mapping[str, str]) -> Placement | None:
-    """Read the variables of torchrun and its relatives, such as `accelerate launch`."""
+    """Read the variables of torchrun, `accelerate launch`, deepspeed and jobs of Kubeflow.
+
+    All set what `torch.distributed` needs; only torchrun and those built on it name the run.
+    """
+    run_id, port = environ.get("TORCHELASTIC_RUN_ID"), environ.get("MASTER_PORT")
+    if run_id is None and not (environ.get("MASTER_ADDR") and port):
+        return None
     node_id, num_nodes = number(environ, "RANK"), number(environ, "WORLD_SIZE")
-    run_id = environ.get("TORCHELASTIC_RUN_ID")
-    if run_id is None or node_id is None or num_nodes is None:
+    if node_id is None or num_nodes is None:
         return None
     host = master(environ)
     on_one_machine = number(environ, "LOCAL_WORLD_SIZE") == num_nodes
     return Placement(
-        launcher="torchrun",
+        launcher="a PyTorch launcher" if run_id is None else "torchrun",
         node_id=node_id,
         num_nodes=num_nodes,
-        job=f"{run_id} {host}:{environ.get('MASTER_PORT')}",
+        job=f"{run_id} {host}:{port}",
         on_one_machine=on_one_machine or names_this_machine(host),
         host=host,
         how_to_tell="Set MASTER_ADDR to the name of its machine.",

@@ -19,6 +19,8 @@ from ding_lite.parallel.launch.environment import (
 )
 from ding_lite.settings.environment import Settings
 from tests.parallel.launch.environs import (
+    DEEPSPEED,
+    KUBEFLOW,
     KUBERNETES,
     MPICH,
     OPEN_MPI,
@@ -44,7 +46,16 @@ def test_without_a_launcher_nothing_is_detected() -> None:
     assert detect({**SLURM, "SLURM_STEP_ID": ""}) is None
 
 
-@pytest.mark.parametrize("environ", [TORCHRUN, OPEN_MPI, MPICH, SLURM, KUBERNETES])
+def test_variables_of_pytorch_left_in_the_environment_are_no_launcher() -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        assert detect({**DEEPSPEED, name: ""}) is None, name
+    assert detect({**DEEPSPEED, "RANK": "0", "WORLD_SIZE": "1"}) is None
+    assert detect({"RANK": "captain", "WORLD_SIZE": "big"}) is None
+
+
+@pytest.mark.parametrize(
+    "environ", [TORCHRUN, KUBEFLOW, DEEPSPEED, OPEN_MPI, MPICH, SLURM, KUBERNETES]
+)
 def test_each_launcher_is_detected(environ: dict[str, str]) -> None:
     found_by = [place for of_one in LAUNCHERS if (place := of_one(environ)) is not None]
     assert found_by == [found(environ)]
@@ -92,6 +103,9 @@ PLACES: list[tuple[dict[str, str], dict[str, Any]]] = [
         ({**APART, "MASTER_ADDR": loopback}, {"on_one_machine": True})
         for loopback in ("127.0.0.1", "localhost", "::1", "127.1.2.3")
     ),
+    (KUBEFLOW, {"launcher": "a PyTorch launcher", "node_id": 1, "num_nodes": 3}),
+    (KUBEFLOW, {"on_one_machine": False, "host": "train-master-0"}),
+    (DEEPSPEED, {"node_id": 1, "num_nodes": 2, "on_one_machine": True}),
     (OPEN_MPI, {"launcher": "mpirun", "node_id": 1, "num_nodes": 4}),
     (OPEN_MPI, {"on_one_machine": True, "job": "prterun-gpu08-4711@1"}),
     ({**OPEN_MPI, "PMIX_NAMESPACE": "", "OMPI_MCA_ess_base_jobid": "338447"}, {"job": "338447"}),
@@ -155,7 +169,7 @@ def test_an_allocation_alone_and_incomplete_variables_are_no_launch() -> None:
     incomplete: list[dict[str, str]] = [
         *(
             {name: value for name, value in TORCHRUN.items() if name != missing}
-            for missing in ("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE")
+            for missing in ("RANK", "WORLD_SIZE")
         ),
         *({**TORCHRUN, "RANK": " "}, {"OMPI_COMM_WORLD_RANK": "1"}, {"PMI_SIZE": "2"}),
         {name: value for name, value in KUBERNETES.items() if name != "DING_LITE_NUM_NODES"},
@@ -177,6 +191,7 @@ def test_nodes_of_a_job_derive_the_same_port_and_other_jobs_another() -> None:
         assert found({**TORCHRUN, **change}).port not in ports
     assert found(SLURM).job != found({**SLURM, "SLURM_STEP_ID": "1"}).job
     assert found({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "1"}).port in ports
+    assert found(DEEPSPEED).port != found({**DEEPSPEED, "MASTER_PORT": "29501"}).port
 
 
 BATCH = [
