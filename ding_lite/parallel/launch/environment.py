@@ -21,8 +21,7 @@ from ding_lite.settings.environment import Settings
 
 FIRST_PORT = 20_000
 """The lowest derived port; the highest is below the ephemeral range of Linux."""
-_PORTS_OF_A_JOB = 8
-_NUM_BLOCKS = 1_500
+_NUM_PORTS = 12_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +50,9 @@ class Placement:
 
     @property
     def port(self) -> int:
-        """The port of node 0, a hash of the job; node k has the k-th port after it."""
+        """The port of node 0, a hash of the job; node 0 tells the others where their peers are."""
         digest = blake2b(f"{self.launcher} {self.job}".encode(), digest_size=8).digest()
-        block = int.from_bytes(digest, "little") % _NUM_BLOCKS
-        return FIRST_PORT + _PORTS_OF_A_JOB * block
+        return FIRST_PORT + int.from_bytes(digest, "little") % _NUM_PORTS
 
 
 # -- launchers -----------------------------------------------------------------------------

@@ -90,29 +90,37 @@ def _port(ports: Sequence[int], node_id: int, num_nodes: int, *, may_be_free: bo
 
 
 def node_of_launcher(plan: JobPlan, place: Placement) -> NodeSpec:
-    """Return the spec of this node, which listens on its own machine at its port of the plan."""
-    node_id, ports = place.node_id, plan.ports
+    """Return the spec of this node, which listens on its own machine.
+
+    Without ports in the plan only that of node 0 is fixed, since the others obtain all further
+    addresses from it: on each fixed port the node could meet another job or program.
+    """
+    node_id, hub_port = place.node_id, port_of_hub(plan, place)
+    port = plan.ports[node_id] if plan.ports else hub_port if node_id == HUB else 0
     host, listens_on = place.host, plan.address or _all_interfaces(place.host)
     if place.on_one_machine:
         host = LOOPBACK if plan.address in (None, *ALL_INTERFACES) else str(plan.address)
         listens_on = plan.address or LOOPBACK
     elif plan.edges:
         _check_machines(plan, place)
-    hub = host and str(Address("tcp", host, ports[HUB]))
+    hub = host and str(Address("tcp", host, hub_port))
     grows, world = plan.growth(first_id=place.num_nodes), tuple(plan.labels_of_nodes())
     return plan.spec(
         node_id,
         world[node_id],
         lambda peer: hub if peer == HUB else "",
-        listen=str(Address("tcp", listens_on, ports[node_id]))
-        if _is_dialled(plan, node_id, grows)
-        else None,
+        listen=str(Address("tcp", listens_on, port)) if _is_dialled(plan, node_id, grows) else None,
         rendezvous=hub if listeners(plan.edges) - {HUB} else None,
         # Labels of the environment may differ between nodes, so each sends its own.
         world=() if plan.settings.labels else world,
         growth=grows,
         job=f"{place.launcher} {place.job}",
     )
+
+
+def port_of_hub(plan: JobPlan, place: Placement) -> int:
+    """Return the port of node 0 in the plan, or else the one that the launcher's job implies."""
+    return plan.ports[HUB] if plan.ports else place.port
 
 
 def _is_dialled(plan: JobPlan, node_id: int, grows: Growth | None) -> bool:

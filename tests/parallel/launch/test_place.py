@@ -10,9 +10,10 @@ import pytest
 
 from ding_lite.errors import ConfigError
 from ding_lite.parallel import Parallel
-from ding_lite.parallel.launch.environment import Placement
+from ding_lite.parallel.launch.environment import FIRST_PORT, Placement
 from ding_lite.parallel.launch.place import attached_node, node_of_environment, node_of_launcher
 from ding_lite.parallel.launch.plan import JobPlan
+from ding_lite.parallel.network.address import Address
 from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.network.topology import Growth, NodeSpec
 from ding_lite.runtime.task import Task
@@ -171,6 +172,18 @@ def test_an_address_applies_to_all_nodes_of_a_machine(
     key = str(make_key(tmp_path / "key"))
     spec = launched(1, address=address, key_file=key)
     assert (spec.listen, spec.dials) == (listens, {0: dials})
+
+
+def test_without_ports_only_that_of_node_0_is_fixed(tmp_path: Path) -> None:
+    zero, one, two = (launched(node, ports=None) for node in range(3))
+    assert zero.listen is not None
+    assert Address.parse(zero.listen).port >= FIRST_PORT
+    assert (one.listen, one.dials) == ("tcp://127.0.0.1:0", {0: zero.listen})
+    assert (two.listen, two.dials) == (None, {0: zero.listen, 1: ""})
+    assert [spec.rendezvous for spec in (zero, one, two)] == [zero.listen] * 3
+    assert apart(1, "gpu08", tmp_path, ports=None).listen == "tcp://0.0.0.0:0"
+    growing = launched(1, 2, ports=None, elastic=True)
+    assert growing.listen == "tcp://127.0.0.1:0"
 
 
 def test_each_port_can_be_given() -> None:
