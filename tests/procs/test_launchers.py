@@ -119,7 +119,7 @@ def kubernetes(node: int, job: str) -> dict[str, str]:
         "JOB_COMPLETION_INDEX": f"{node}",
         "HOSTNAME": f"train-{job}-{node}",
         "DING_LITE_NUM_NODES": "3",
-        "MASTER_ADDR": LOOPBACK,
+        "MASTER_ADDR": f"127.1.{int(job[:2], 16)}.{int(job[2:4], 16)}",  # it names the job
     }
 
 

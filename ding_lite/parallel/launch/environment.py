@@ -207,7 +207,8 @@ def of_kubernetes(environ: Mapping[str, str]) -> Placement | None:
         launcher="kubernetes",
         node_id=node_id,
         num_nodes=num_nodes,
-        job=job or host or "without a name",
+        # With `hostNetwork` HOSTNAME is a machine, some of which may end like an index.
+        job=host or job or "without a name",
         on_one_machine=names_this_machine(host),
         host=host,
         how_to_tell=(

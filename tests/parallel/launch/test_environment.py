@@ -124,8 +124,8 @@ PLACES: list[tuple[dict[str, str], dict[str, Any]]] = [
     ({**SLURM, **ONE_MACHINE}, {"on_one_machine": True}),
     ({**SLURM_SHELL, **SLURM}, {"launcher": "srun", "num_nodes": 5}),  # from its shell
     (KUBERNETES, {"launcher": "kubernetes", "node_id": 1, "num_nodes": 3}),
-    (KUBERNETES, {"on_one_machine": False, "host": "train-0.train-pods", "job": "train"}),
-    ({**KUBERNETES, "MASTER_ADDR": ""}, {"host": ""}),
+    (KUBERNETES, {"on_one_machine": False, "host": "train-0.train-pods"}),
+    ({**KUBERNETES, "MASTER_ADDR": ""}, {"host": "", "job": "train"}),
     ({**KUBERNETES, "HOSTNAME": "elsewhere"}, {"job": "train-0.train-pods"}),
 ]
 
@@ -239,6 +239,15 @@ def test_two_jobs_of_mpich_on_one_machine_differ_by_the_process_that_started_the
         with socket.socket(fileno=fd) as other:
             assert job(other, "0") != job(one, "0")
         one.send(b"it is still open")
+
+
+def test_pods_on_the_network_of_their_machines_derive_the_same_port() -> None:
+    machines = {"0": "worker-0", "1": "worker-2", "2": "worker-1"}  # one ends like its index
+    ports = {
+        found({**KUBERNETES, "JOB_COMPLETION_INDEX": index, "HOSTNAME": machine}).port
+        for index, machine in machines.items()
+    }
+    assert len(ports) == 1
 
 
 def test_derived_ports_are_outside_of_the_ephemeral_range() -> None:
