@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from ding_lite.errors import ConfigError
 from ding_lite.parallel.launch.environment import Placement, names_this_machine
 from ding_lite.parallel.launch.plan import JobPlan
-from ding_lite.parallel.network.address import LOOPBACK, Address, is_ipv6, is_loopback
+from ding_lite.parallel.network.address import ANY_HOST, LOOPBACK, Address, is_ipv6, is_loopback
 from ding_lite.parallel.network.topology import HUB, Growth, NodeSpec, listeners, neighbours
 from ding_lite.runtime.messaging.labels import node_labels
 from ding_lite.settings.environment import Settings
@@ -216,10 +216,17 @@ def tcp_only(protocol: str | None) -> str:
 
 def tcp_addresses(addresses: Sequence[str]) -> list[str]:
     for address in addresses:
-        if Address.parse(address).scheme != "tcp":
+        place = Address.parse(address)
+        if place.scheme != "tcp":
             raise ConfigError(
                 f"`attach_to` is {address}; an external launch connects over tcp. Give "
                 f"an address such as tcp://127.0.0.1:50515."
+            )
+        if place.place in ANY_HOST:
+            raise ConfigError(
+                f"`attach_to` (or DING_LITE_ATTACH_TO) is {address}, at which a node can listen, "
+                f"on all interfaces of its machine, but no other connect. Give the name or the "
+                f"address of the machine of node 0: tcp://10.0.0.7:{place.port}."
             )
     return [*addresses]
 

@@ -103,6 +103,7 @@ class Handshake:
         peer = envelope.src
         session = self._sessions[peer]
         try:
+            session.check_job(envelope)  # first: both may have a node of this number
             self._check_not_doubled(link, session, envelope)
             arrivals = session.greet(envelope, now)
         except CodecError as error:

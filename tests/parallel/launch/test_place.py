@@ -94,6 +94,8 @@ def test_a_node_with_a_remote_node_0_listens_on_all_interfaces(tmp_path: Path) -
         (0, 2, (), "DING_LITE_PORTS is not set; others dial node 0 of 2"),
         (1, 2, ("ipc:///tmp/x",), "connects over tcp"),
         (1, 2, ("127.0.0.1:50515",), "is no address"),
+        (1, 2, ("tcp://0.0.0.0:7",), "no other connect. Give the name .* tcp://10.0.0.7:7"),
+        (1, 2, ("tcp://[::]:7",), "is tcp://.*, at which a node can listen, .* no other connect"),
     ],
 )
 def test_a_place_that_does_not_fit_is_refused(
@@ -184,6 +186,10 @@ def test_without_ports_only_that_of_node_0_is_fixed(tmp_path: Path) -> None:
     assert apart(1, "gpu08", tmp_path, ports=None).listen == "tcp://0.0.0.0:0"
     growing = launched(1, 2, ports=None, elastic=True)
     assert growing.listen == "tcp://127.0.0.1:0"
+
+
+def test_an_ipv6_address_may_be_given_in_brackets() -> None:
+    assert launched(1, address="[::1]").listen == "tcp://[::1]:20001"
 
 
 def test_each_port_can_be_given() -> None:
