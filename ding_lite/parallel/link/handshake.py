@@ -273,7 +273,7 @@ class Isolation:
             if not self._has_warned:
                 self._has_warned = True
                 logger.warning(
-                    "node %d has no connected peer left; if none comes back, it ends in %.0f s "
+                    "node %d has no connected peer left, and ends in %.0f s unless one comes back "
                     "(DING_LITE_PEER_TIMEOUT)",
                     self._spec.node_id,
                     limit - silent_s,
