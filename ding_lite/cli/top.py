@@ -7,12 +7,14 @@ import dataclasses
 import json
 import os
 import select
+import signal
 import sys
 import termios
 import time
 import tty
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ding_lite.cli.tables import as_cell, plain_lines
@@ -146,6 +148,7 @@ def _live(jobs: list[RunningJob], name: str | None, every: float) -> None:
         return Group(*parts)
 
     with (
+        _exit_on_signals(),
         _keys() as pressed,
         Live(picture(jobs), console=console, auto_refresh=False, screen=False) as live,
     ):
@@ -156,6 +159,27 @@ def _live(jobs: list[RunningJob], name: str | None, every: float) -> None:
                 break
     if name is not None and not jobs:
         print(f"Job {name} has ended.")
+
+
+@contextmanager
+def _exit_on_signals() -> Iterator[None]:
+    """Raise SystemExit at SIGTERM and SIGHUP, so that the terminal is restored."""
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + signum)
+
+    default = [
+        signum
+        for signum in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(signum) is signal.SIG_DFL  # `nohup` ignores SIGHUP
+    ]
+    for signum in default:
+        signal.signal(signum, end)
+    try:
+        yield
+    finally:
+        for signum in default:
+            signal.signal(signum, signal.SIG_DFL)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from ding_lite.errors import ConfigError
 from ding_lite.io.files import write_private
 from ding_lite.io.reading import open_file
 from ding_lite.settings.environment import state_home
@@ -41,15 +42,15 @@ def is_signed(named: Mapping[str, Any], signature: object) -> bool:
 
 
 def _key() -> bytes | None:
-    path = state_home() / "ding_lite" / "runs.key"
     try:
+        path = state_home() / "ding_lite" / "runs.key"
         if not path.exists():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with suppress(FileExistsError):  # another process was faster
                 write_private(path, secrets.token_bytes(_KEY_BYTES))
         with open(open_file(path), "rb") as file:
             key, status = file.read(_KEY_BYTES + 1), os.fstat(file.fileno())
-    except OSError:
+    except (OSError, ConfigError):
         return None
     is_private = status.st_uid == os.getuid() and not status.st_mode & 0o077
     return key if is_private and len(key) == _KEY_BYTES else None

@@ -167,7 +167,15 @@ def state_home(environ: Mapping[str, str] | None = None) -> Path:
     """Return the directory of persistent state: `$XDG_STATE_HOME`, by default `~/.local/state`."""
     environ = os.environ if environ is None else environ
     chosen = environ.get("XDG_STATE_HOME", "")
-    return Path(chosen) if os.path.isabs(chosen) else Path.home() / ".local" / "state"
+    if os.path.isabs(chosen):
+        return Path(chosen)
+    try:
+        return Path.home() / ".local" / "state"
+    except RuntimeError as error:
+        raise ConfigError(
+            f"User {os.getuid()} has no home directory: HOME is not set, and /etc/passwd has no "
+            f"such user. Set HOME or XDG_STATE_HOME to a directory of yours."
+        ) from error
 
 
 def limit_torch_threads() -> None:

@@ -102,6 +102,19 @@ def fail_oddly() -> None:
     raise Unpicklable(1, 2)
 
 
+class Speechless(Exception):
+    """An error without a message: `str` of it raises."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def fail_without_a_message() -> None:
+    error = Speechless()
+    error.add_note("in middleware `fail`")
+    raise error
+
+
 def leave_with(code: Any) -> None:
     if node_id() == 1:
         sys.exit(code)

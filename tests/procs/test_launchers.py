@@ -119,7 +119,7 @@ def kubernetes(node: int, job: str) -> dict[str, str]:
         "JOB_COMPLETION_INDEX": f"{node}",
         "HOSTNAME": f"train-{job}-{node}",
         "DING_LITE_NUM_NODES": "3",
-        "MASTER_ADDR": LOOPBACK,
+        "MASTER_ADDR": f"127.1.{int(job[:2], 16)}.{int(job[2:4], 16)}",  # it names the job
     }
 
 
@@ -158,7 +158,19 @@ def test_a_derived_port_that_is_taken_is_named_with_what_to_do(fork_line: Type) 
         printed = fork_line("python train.py 15 3", program="met", **torchrun(0, job)).refusal()
     assert f"TransportError: This node cannot listen on tcp://127.0.0.1:{place.port}" in printed
     assert "torchrun has started this process as node 0 of 3" in printed
-    assert "DING_LITE_PORTS chooses another first port" in printed
+    assert f"the port of node 0 is {place.port}, and DING_LITE_PORTS chooses another" in printed
+
+
+def test_a_program_on_a_port_after_that_of_node_0_does_not_matter(fork_line: Type) -> None:
+    job, line = uuid.uuid4().hex, "RUNNER=8,mesh python train.py"
+    place = detect(torchrun(0, job))
+    assert place is not None
+    with (
+        socket.create_server((LOOPBACK, place.port + 1)),
+        socket.create_server((LOOPBACK, place.port + 2)),
+    ):
+        ranks = [fork_line(line, program="roles", **torchrun(node, job)) for node in range(3)]
+        assert [rank.end() for rank in ranks] == [(0, f"{line}\n") for line in EXPECTED]
 
 
 def test_nodes_that_a_launcher_has_not_started_are_named_with_a_remedy(fork_line) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import secrets
 import signal
 from ast import literal_eval
@@ -192,6 +193,38 @@ def test_a_killed_node_ends_the_job_without_auto_recover(folder: Path, cluster: 
         code, output = program.end()
     assert code == 0, output
     assert "NodeFailed 1 True" in output.splitlines()
+
+
+LEAVES = """
+from ding_lite.parallel.observe.job_discovery import running_jobs
+
+def programs():
+    here = [(job.program, node) for job in running_jobs() for node in job.nodes if node.metrics]
+    return [program for program, node in here if node.metrics.pid == os.getpid()]
+
+def main():
+    if Parallel().node_id == 1:
+        while not programs():
+            SYSTEM_CLOCK.sleep(0.05)
+        sys.exit(programs()[0])
+    with Task() as task:
+        task.wait_for("what never comes")
+
+if __name__ == "__main__":
+    Parallel.runner(2, "star", engine="ray")(main)
+"""
+
+
+def test_an_exit_of_main_is_reported_with_its_line_and_top_shows_the_program(
+    folder: Path, cluster: Program
+) -> None:
+    code, output = run(folder, "from ding_lite.clock import SYSTEM_CLOCK\n" + LEAVES)
+    assert code == 1, output
+    expected = (
+        "Node 1 failed while running `main`: RuntimeError: `main` has called `sys.exit('{}')`"
+    )
+    assert expected.format("program.py") in output, output
+    assert re.search(r'program\.py", line \d+, in main\n +sys\.exit\(', output), output
 
 
 NO_ROOM = """

@@ -112,6 +112,11 @@ def test_the_error_is_known_before_its_node_has_closed_everything() -> None:
     [
         (mains.fail_oddly, (), "Unpicklable: 1 and 2(.|\n)*in fail_oddly"),
         (mains.fail_with_an_error_that_cannot_be_passed_on, (), "Node 1 .*NeverPickled: in time"),
+        (
+            mains.fail_without_a_message,
+            (),
+            r"Node \d failed .*Speechless: \(no message: RuntimeError was raised(.|\n)*in fail",
+        ),
         (mains.leave_with, (3,), "Node 1 failed while running `main`: SystemExit: 3"),
         (mains.return_a_lambda, (), "returned a function that cannot be passed"),
         (

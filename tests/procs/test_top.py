@@ -135,6 +135,19 @@ def test_a_key_leaves_the_table_and_the_terminal_as_it_was(fork: Fork, folder: P
                 assert terminal.modes() == before
 
 
+def test_a_signal_that_ends_it_leaves_the_terminal_as_it_was(fork: Fork, folder: Path) -> None:
+    with fork("seen_job"):
+        name = seen(folder, both_there).name
+        for signum, code in ((signal.SIGTERM, 143), (signal.SIGHUP, 129)):
+            with Terminal(folder, "", "-m", "ding_lite", "top", name) as terminal:
+                before = terminal.modes()
+                terminal.wait_for(f"job {name}", times=2)
+                terminal.process.send_signal(signum)
+                assert terminal.end()[0] == code
+                assert terminal.modes() == before
+                assert terminal.seen.rindex("\x1b[?25h") > terminal.seen.rindex("\x1b[?25l")
+
+
 def test_without_a_terminal_tables_follow_each_other(fork: Fork, folder: Path) -> None:
     with fork("seen_job") as program:
         name = seen(folder, both_there).name

@@ -78,6 +78,11 @@ def _connect(node: RendezvousNode, spec: NodeSpec, advice: str) -> None:
     try:
         node.wait_ready()
     except AuthenticationError as error:
+        if advice:
+            error.add_note(
+                f"{advice} Has a node started this program? Then it has inherited the variables "
+                f"of the launcher, and not a place of its own."
+            )
         if not spec.num_nodes:
             error.add_note(
                 "A job has places beyond its first nodes if it was started with `elastic=True` (or "

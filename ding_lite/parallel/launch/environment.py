@@ -1,14 +1,16 @@
 """The place of this process in a job, as an external launcher describes it.
 
 A launcher such as torchrun or srun starts one process for each node of a job and describes it in
-environment variables. One function for each launcher reads its variables, from the given mapping
-only. It returns a `Placement`, or None if that launcher has not started this process.
+environment variables. One function for each launcher reads its variables, from the given mapping.
+It returns a `Placement`, or None if that launcher has not started this process.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
+import socket
+import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,8 +21,7 @@ from ding_lite.settings.environment import Settings
 
 FIRST_PORT = 20_000
 """The lowest derived port; the highest is below the ephemeral range of Linux."""
-_PORTS_OF_A_JOB = 8
-_NUM_BLOCKS = 1_500
+_NUM_PORTS = 12_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,28 +50,32 @@ class Placement:
 
     @property
     def port(self) -> int:
-        """The port of node 0, a hash of the job; node k has the k-th port after it."""
+        """The port of node 0, a hash of the job; node 0 tells the others where their peers are."""
         digest = blake2b(f"{self.launcher} {self.job}".encode(), digest_size=8).digest()
-        block = int.from_bytes(digest, "little") % _NUM_BLOCKS
-        return FIRST_PORT + _PORTS_OF_A_JOB * block
+        return FIRST_PORT + int.from_bytes(digest, "little") % _NUM_PORTS
 
 
 # -- launchers -----------------------------------------------------------------------------
 
 
 def of_torchrun(environ: Mapping[str, str]) -> Placement | None:
-    """Read the variables of torchrun and its relatives, such as `accelerate launch`."""
+    """Read the variables of torchrun, `accelerate launch`, deepspeed and jobs of Kubeflow.
+
+    All set what `torch.distributed` needs; only torchrun and those built on it name the run.
+    """
+    run_id, port = environ.get("TORCHELASTIC_RUN_ID"), environ.get("MASTER_PORT")
+    if run_id is None and not (environ.get("MASTER_ADDR") and port):
+        return None
     node_id, num_nodes = number(environ, "RANK"), number(environ, "WORLD_SIZE")
-    run_id = environ.get("TORCHELASTIC_RUN_ID")
-    if run_id is None or node_id is None or num_nodes is None:
+    if node_id is None or num_nodes is None:
         return None
     host = master(environ)
     on_one_machine = number(environ, "LOCAL_WORLD_SIZE") == num_nodes
     return Placement(
-        launcher="torchrun",
+        launcher="a PyTorch launcher" if run_id is None else "torchrun",
         node_id=node_id,
         num_nodes=num_nodes,
-        job=f"{run_id} {host}:{environ.get('MASTER_PORT')}",
+        job=f"{run_id} {host}:{port}",
         on_one_machine=on_one_machine or names_this_machine(host),
         host=host,
         how_to_tell="Set MASTER_ADDR to the name of its machine.",
@@ -79,23 +84,27 @@ def of_torchrun(environ: Mapping[str, str]) -> Placement | None:
 
 _OPEN_MPI = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"
 _MPICH = "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"
-_JOBS = "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"
-"""Variables with the job id of Open MPI; MPICH has none."""
+_JOB_OF_OPEN_MPI = "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"
+_JOB_OF_INTEL_MPI = ("I_MPI_HYDRA_UUID",)
+_BATCH_IDS = "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "LSB_JOBINDEX", "JOB_ID", "SGE_TASK_ID"
+"""Variables with the job id of a batch system, and with the index within an array of jobs."""
 
 
 def of_mpi(environ: Mapping[str, str]) -> Placement | None:
     """Read the variables of Open MPI, MPICH and Intel MPI; no MPI library is needed."""
-    for of_rank, of_size, of_local_size in (_OPEN_MPI, _MPICH):
+    kinds = (_OPEN_MPI, _JOB_OF_OPEN_MPI), (_MPICH, _JOB_OF_INTEL_MPI)
+    for (of_rank, of_size, of_local_size), of_job in kinds:
         node_id, num_nodes = number(environ, of_rank), number(environ, of_size)
         if node_id is None or num_nodes is None or _is_from_srun(environ, of_size, num_nodes):
             continue
         host = master(environ)
         on_one_machine = number(environ, of_local_size) == num_nodes
+        job = next((environ[name] for name in of_job if environ.get(name)), "")
         return Placement(
             launcher="mpirun",
             node_id=node_id,
             num_nodes=num_nodes,
-            job=next((environ[name] for name in _JOBS if environ.get(name)), "without a name"),
+            job=job or _unnamed_job(environ, host, has_one_proxy=on_one_machine),
             on_one_machine=on_one_machine or names_this_machine(host),
             host=host,
             how_to_tell=(
@@ -104,6 +113,39 @@ def of_mpi(environ: Mapping[str, str]) -> Placement | None:
             ),
         )
     return None
+
+
+_CREDENTIALS = struct.Struct("3i")
+"""What the kernel tells of the other end of a Unix socket: its process, user and group."""
+
+
+def _unnamed_job(environ: Mapping[str, str], host: str, *, has_one_proxy: bool) -> str:
+    """Tell jobs apart that have no name, as those of MPICH: by all that their ranks share."""
+    batch = [environ[name] for name in _BATCH_IDS if environ.get(name)]
+    # A batch job may start several programs at once, and without one nothing else differs.
+    proxy = _pid_of_proxy(environ) if has_one_proxy else ""
+    return " ".join(filter(None, (*batch, host, proxy))) or "without a name"
+
+
+def _pid_of_proxy(environ: Mapping[str, str]) -> str:
+    """Return the process of MPICH that has started all ranks of a machine; "" if it is unknown.
+
+    It holds the other end of the socket `PMI_FD` of each of them. The parent process may be a
+    wrapper that each rank has of its own.
+    """
+    fd = number(environ, "PMI_FD")
+    if fd is None:
+        return ""
+    try:
+        pmi = socket.socket(fileno=fd)
+    except OSError:  # a wrapper has closed it
+        return ""
+    try:
+        found = pmi.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    finally:
+        pmi.detach()  # it stays open, for the MPI library
+    pid, _, _ = _CREDENTIALS.unpack(found)
+    return str(pid or "")
 
 
 def _is_from_srun(environ: Mapping[str, str], of_size: str, num_nodes: int) -> bool:
@@ -165,7 +207,8 @@ def of_kubernetes(environ: Mapping[str, str]) -> Placement | None:
         launcher="kubernetes",
         node_id=node_id,
         num_nodes=num_nodes,
-        job=job or host or "without a name",
+        # With `hostNetwork` HOSTNAME is a machine, some of which may end like an index.
+        job=host or job or "without a name",
         on_one_machine=names_this_machine(host),
         host=host,
         how_to_tell=(

@@ -37,6 +37,7 @@ from ding_lite.parallel.launch.place import (
     attached_node,
     node_of_environment,
     node_of_launcher,
+    port_of_hub,
     tcp_only,
 )
 from ding_lite.parallel.launch.plan import JobPlan
@@ -166,7 +167,7 @@ class Parallel:
         if is_external or joins:  # DING_LITE_PORTS is then the port of this node alone
             ports = None
         elif ports is None:
-            ports = _ports_of_environment(settings, place)
+            ports = _ports_of_environment(settings)
         if joins:
             num_nodes, roles = 1, _role_of_joining_node(roles, settings)
             settings = replace(settings, roles=())
@@ -204,12 +205,9 @@ class Parallel:
         return _run_as_node(plan, first_elastic_node(plan)) if elastic else _run_alone(plan)
 
 
-def _ports_of_environment(
-    settings: Settings, place: Placement | None
-) -> int | tuple[int, ...] | None:
-    """Return `DING_LITE_PORTS`, or else the port of node 0 that a launcher's job implies."""
+def _ports_of_environment(settings: Settings) -> int | tuple[int, ...] | None:
     if not settings.ports:
-        return None if place is None else place.port
+        return None
     [first, *others] = settings.ports
     return settings.ports if others else first  # a single port is the first of a range
 
@@ -264,9 +262,8 @@ def _run_alone(plan: JobPlan) -> Runner[Any]:
 def _run_where_launched(plan: JobPlan, place: Placement) -> Runner[Any]:
     advice = (
         f"{place.launcher} has started this process as node {place.node_id} of "
-        f"{place.num_nodes}, with ports from {plan.ports[0]} on: DING_LITE_PORTS "
-        f"chooses another first port. DING_LITE_ENGINE=local lets this process start the nodes "
-        f"instead."
+        f"{place.num_nodes}; the port of node 0 is {port_of_hub(plan, place)}, and DING_LITE_PORTS "
+        f"chooses another one. DING_LITE_ENGINE=local lets this process start the nodes instead."
     )
     spec = node_of_launcher(plan, place)
     return _run_as_node(plan, spec, starter=place.launcher, advice=advice)

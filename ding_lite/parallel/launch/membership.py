@@ -12,6 +12,7 @@ The place of a joined node is free again when the node says good-bye, or when it
 from __future__ import annotations
 
 import logging
+import socket
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ding_lite.clock import SYSTEM_CLOCK, Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded
-from ding_lite.parallel.network.address import can_be_dialled
+from ding_lite.parallel.network.address import ANY_HOST, Address, can_be_dialled
 from ding_lite.parallel.network.interfaces import reachable_at
 from ding_lite.parallel.network.topology import ENTRANCES, HUB, Growth, NodeSpec
 from ding_lite.parallel.router.calls import Handler
@@ -106,7 +107,7 @@ class ElasticRouter(NodeRouter):
         services = {**(services or {}), ROSTER: self._membership.receive_roster}
         super().__init__(spec, transport=shared, services=services, on_peer=note, beside=entrance)
         if spec.node_id == HUB:
-            logger.info("further nodes join by DING_LITE_ATTACH_TO=%s", self.address)
+            logger.info("further nodes join by DING_LITE_ATTACH_TO=%s", _to_dial(self.address))
         if spec.listen is not None:
             self.expect(range(spec.num_nodes, spec.num_nodes + NUM_EXPECTED))
 
@@ -122,6 +123,11 @@ class ElasticRouter(NodeRouter):
     def _tick(self) -> None:
         super()._tick()
         self._membership.tick()
+
+
+def _to_dial(address: str | None) -> str:
+    place = Address.parse(address or "")
+    return str(replace(place, place=socket.gethostname()) if place.place in ANY_HOST else place)
 
 
 def router_of(spec: NodeSpec, **parts: Any) -> NodeRouter:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from ding_lite.errors import ConfigError
 from ding_lite.parallel.launch.environment import Placement, names_this_machine
 from ding_lite.parallel.launch.plan import JobPlan
-from ding_lite.parallel.network.address import LOOPBACK, Address, is_ipv6, is_loopback
+from ding_lite.parallel.network.address import ANY_HOST, LOOPBACK, Address, is_ipv6, is_loopback
 from ding_lite.parallel.network.topology import HUB, Growth, NodeSpec, listeners, neighbours
 from ding_lite.runtime.messaging.labels import node_labels
 from ding_lite.settings.environment import Settings
@@ -90,29 +90,37 @@ def _port(ports: Sequence[int], node_id: int, num_nodes: int, *, may_be_free: bo
 
 
 def node_of_launcher(plan: JobPlan, place: Placement) -> NodeSpec:
-    """Return the spec of this node, which listens on its own machine at its port of the plan."""
-    node_id, ports = place.node_id, plan.ports
+    """Return the spec of this node, which listens on its own machine.
+
+    Without ports in the plan only that of node 0 is fixed, since the others obtain all further
+    addresses from it: on each fixed port the node could meet another job or program.
+    """
+    node_id, hub_port = place.node_id, port_of_hub(plan, place)
+    port = plan.ports[node_id] if plan.ports else hub_port if node_id == HUB else 0
     host, listens_on = place.host, plan.address or _all_interfaces(place.host)
     if place.on_one_machine:
         host = LOOPBACK if plan.address in (None, *ALL_INTERFACES) else str(plan.address)
         listens_on = plan.address or LOOPBACK
     elif plan.edges:
         _check_machines(plan, place)
-    hub = host and str(Address("tcp", host, ports[HUB]))
+    hub = host and str(Address("tcp", host, hub_port))
     grows, world = plan.growth(first_id=place.num_nodes), tuple(plan.labels_of_nodes())
     return plan.spec(
         node_id,
         world[node_id],
         lambda peer: hub if peer == HUB else "",
-        listen=str(Address("tcp", listens_on, ports[node_id]))
-        if _is_dialled(plan, node_id, grows)
-        else None,
+        listen=str(Address("tcp", listens_on, port)) if _is_dialled(plan, node_id, grows) else None,
         rendezvous=hub if listeners(plan.edges) - {HUB} else None,
         # Labels of the environment may differ between nodes, so each sends its own.
         world=() if plan.settings.labels else world,
         growth=grows,
         job=f"{place.launcher} {place.job}",
     )
+
+
+def port_of_hub(plan: JobPlan, place: Placement) -> int:
+    """Return the port of node 0 in the plan, or else the one that the launcher's job implies."""
+    return plan.ports[HUB] if plan.ports else place.port
 
 
 def _is_dialled(plan: JobPlan, node_id: int, grows: Growth | None) -> bool:
@@ -208,10 +216,17 @@ def tcp_only(protocol: str | None) -> str:
 
 def tcp_addresses(addresses: Sequence[str]) -> list[str]:
     for address in addresses:
-        if Address.parse(address).scheme != "tcp":
+        place = Address.parse(address)
+        if place.scheme != "tcp":
             raise ConfigError(
                 f"`attach_to` is {address}; an external launch connects over tcp. Give "
                 f"an address such as tcp://127.0.0.1:50515."
+            )
+        if place.place in ANY_HOST:
+            raise ConfigError(
+                f"`attach_to` (or DING_LITE_ATTACH_TO) is {address}, at which a node can listen, "
+                f"on all interfaces of its machine, but no other connect. Give the name or the "
+                f"address of the machine of node 0: tcp://10.0.0.7:{place.port}."
             )
     return [*addresses]
 

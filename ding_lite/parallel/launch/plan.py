@@ -68,7 +68,7 @@ class JobPlan:
         self.num_nodes = num_nodes = int(num_nodes)
         self.settings = own
         self.protocol = protocol or own.protocol or "ipc"
-        self.address = address or own.address
+        self.address = _without_brackets(address or own.address)
         self.key_file = key_file or own.key_file
         self.labels = check_own_labels(labels or ()) | check_own_labels(own.labels)
         """The labels of all nodes, those of the environment included."""
@@ -208,3 +208,9 @@ class JobPlan:
             node_labels(node_id, distributed=distributed, roles=roles, extra=self.labels)
             for node_id, roles in enumerate(self.roles)
         ]
+
+
+def _without_brackets(host: str | None) -> str | None:
+    """Return an IPv6 address as it is without a port: `[::1]` is written where one follows."""
+    is_bracketed = host is not None and host.startswith("[") and host.endswith("]")
+    return host[1:-1] if host and is_bracketed else host

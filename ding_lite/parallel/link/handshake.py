@@ -103,6 +103,7 @@ class Handshake:
         peer = envelope.src
         session = self._sessions[peer]
         try:
+            session.check_job(envelope)  # first: both may have a node of this number
             self._check_not_doubled(link, session, envelope)
             arrivals = session.greet(envelope, now)
         except CodecError as error:
@@ -236,6 +237,8 @@ class Isolation:
         self._sessions = sessions
         self._replaced: NodeReplaced | None = None
         self._is_settled = False
+        self._has_warned = False
+        """Whether the user knows that this node waits for a lost peer."""
 
     def note_refused(self, peer: int, reason: str) -> None:
         """Note that this node has lost its place, as a peer that was connected refuses it."""
@@ -263,9 +266,18 @@ class Isolation:
         met = [session for session in self._sessions.values() if session.peer is not None]
         lost = [session for session in met if not session.has_left]
         if limit is None or not lost or any(session.is_open for session in met):
+            self._has_warned = False
             return None
         last = max(lost, key=lambda session: session.received_at)
         if (silent_s := now - last.received_at) < limit:
+            if not self._has_warned:
+                self._has_warned = True
+                logger.warning(
+                    "node %d has no connected peer left, and ends in %.0f s unless one comes back "
+                    "(DING_LITE_PEER_TIMEOUT)",
+                    self._spec.node_id,
+                    limit - silent_s,
+                )
             return None
         return PeerLost(
             f"Node {self._spec.node_id} is connected to no other node any more: node "

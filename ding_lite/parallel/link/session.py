@@ -157,7 +157,7 @@ class Session:
 
     def greet(self, envelope: Envelope, now: float) -> list[Arrival]:
         """Take the peer's HELLO or WELCOME, and open the session, or raise CodecError."""
-        body = read_greeting(envelope)
+        body = self.check_job(envelope)
         peer = Identity(
             envelope.src,
             envelope.incarnation,
@@ -166,16 +166,6 @@ class Session:
             body.memory,
             body.job,
         )
-        if peer.num_nodes and self._me.num_nodes and peer.num_nodes != self._me.num_nodes:
-            raise CodecError(
-                f"Node {peer.node_id} belongs to a job of {peer.num_nodes} nodes, this one has "
-                f"{self._me.num_nodes}. Start all nodes of a job with the same number."
-            )
-        if peer.job and self._me.job and peer.job != self._me.job:
-            raise CodecError(
-                f"Node {peer.node_id} belongs to another job ({peer.job}) than this one "
-                f"({self._me.job}). Do both use one port? DING_LITE_PORTS chooses another."
-            )
         if missing := self._expected_labels - peer.labels:
             raise CodecError(
                 f"Node {peer.node_id} has the labels {', '.join(sorted(peer.labels))}; "
@@ -201,6 +191,21 @@ class Session:
         if self.peer_has_greeted:
             self.ack_at = now  # the peer waits for a message before it sends bulk
         return [Joined(peer, is_new)]
+
+    def check_job(self, envelope: Envelope) -> Greeting:
+        """Return a greeting, or raise CodecError if its sender belongs to another job."""
+        body = read_greeting(envelope)
+        if body.job and self._me.job and body.job != self._me.job:
+            raise CodecError(
+                f"Node {envelope.src} belongs to another job ({body.job}) than this one "
+                f"({self._me.job}). Do both use one port? DING_LITE_PORTS chooses another."
+            )
+        if body.num_nodes and self._me.num_nodes and body.num_nodes != self._me.num_nodes:
+            raise CodecError(
+                f"Node {envelope.src} belongs to a job of {body.num_nodes} nodes, this one has "
+                f"{self._me.num_nodes}. Start all nodes of a job with the same number."
+            )
+        return body
 
     def _check_counts(self, body: Greeting, *, is_new: bool) -> None:
         first_kept, seen = body.first_kept, body.seen

@@ -137,6 +137,16 @@ def look_up(host: str) -> list[str]:
         ) from error
 
 
+def main_address(host: str) -> str:
+    """Return the first address of a host; one of the loopback interface only if all are.
+
+    On its own machine a name often stands for a loopback address first, as in the line
+    `127.0.1.1 NAME` of Debian's /etc/hosts. Other machines never reach it there.
+    """
+    found = look_up(host)
+    return next((number for number in found if not is_loopback(number)), found[0])
+
+
 def socket_addresses(host: str, port: int = 0) -> list[tuple[int, Any]]:
     """Return the families and socket addresses of a host, those of IPv4 first.
 
@@ -148,13 +158,13 @@ def socket_addresses(host: str, port: int = 0) -> list[tuple[int, Any]]:
 
 
 def is_ipv6(host: str) -> bool:
-    """Tell whether nodes dial a host by IPv6: it has no address of IPv4.
+    """Tell whether nodes dial a host by IPv6: other machines have no address of IPv4 for it.
 
     A name that cannot be looked up yet will be of the same version of IP as that of this machine.
     """
     for name in (host, socket.gethostname()):
         with suppress(ConfigError):
-            return ":" in look_up(name)[0]
+            return ":" in main_address(name)
     return False
 
 

@@ -23,7 +23,12 @@ from pathlib import Path
 from ding_lite.errors import ConfigError, printable
 from ding_lite.io.files import write_private
 from ding_lite.io.reading import open_file
-from ding_lite.parallel.network.address import Address, check_listening, is_loopback, look_up
+from ding_lite.parallel.network.address import (
+    Address,
+    check_listening,
+    is_loopback,
+    main_address,
+)
 from ding_lite.settings.environment import state_home
 
 SECRET_BYTES = 32
@@ -161,8 +166,7 @@ def place_to_listen(address: Address, *, key_file: str | None) -> Address:
         return address
     host = "0.0.0.0"
     if address.place not in ("", "*"):
-        found = look_up(address.place)
-        host = next((number for number in found if not is_loopback(number)), found[0])
+        host = main_address(address.place)
     place = replace(address, place=host)
     check_listening(place, key_file=key_file)
     return place

@@ -92,6 +92,8 @@ class NodeSpec:
     has_joined: bool = False
     """Whether the node has joined a running elastic job, and may leave without ending it."""
     job: str = ""
+    program: str = ""
+    """The name of the program, for the node's metrics; "" is that of this process."""
     directory: str | None = None
     """The private directory of the job, for the node's metrics; None writes none."""
     began: float | None = None

@@ -125,7 +125,7 @@ class Reporter:
             num_nodes=spec.num_nodes,
             labels=tuple(sorted(spec.labels)),
             pid=os.getpid(),
-            program=Path(sys.argv[0]).name if sys.argv else "",
+            program=spec.program or Path(*sys.argv[:1]).name,
             addresses=tuple(filter(None, [self._links.address, *spec.dials.values()])),
             restarts=restarts if restarts < FIRST_TIMESTAMP_INCARNATION - 1 else None,
             began=self._began,

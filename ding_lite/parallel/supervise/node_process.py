@@ -260,8 +260,8 @@ class NodeProcess(ForkProcess):
         except Exception as error:
             raise ConfigError(
                 f"`main` of node {self.node_id} returned {kind_of(result)} that cannot "
-                f"be passed to another process: {error}. Return numbers, strings, arrays, or "
-                f"lists and dicts of such."
+                f"be passed to another process: {words_of(error)}. Return numbers, strings, "
+                f"arrays, or lists and dicts of such."
             ) from error
         self._may_go.wait()  # shared tensors are freed when this process ends
 
@@ -309,7 +309,7 @@ def unpickled(error: bytes) -> BaseException | None:
 
 def _message_of(error: BaseException) -> str:
     lines = traceback.format_exception_only(error)
-    message = lines[0].strip().partition(": ")[2] if len(lines) == 1 else str(error)
+    message = lines[0].strip().partition(": ")[2] if len(lines) == 1 else words_of(error)
     limit = limit_of(error)
     return f"{message}. {limit}" if limit else message
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -57,3 +58,7 @@ def test_without_a_place_for_a_key_nothing_is_signed(tmp_path, monkeypatch) -> N
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     assert sign(NAMED) is None
     assert not is_signed(NAMED, None)
+    for variable in ("XDG_STATE_HOME", "HOME"):
+        monkeypatch.delenv(variable)
+    monkeypatch.setattr(os, "getuid", lambda: 987_654)  # has no home directory either
+    assert sign(NAMED) is None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
 
 from ding_lite.errors import ConfigError
-from ding_lite.settings.environment import PREFIX, Settings
+from ding_lite.settings.environment import PREFIX, Settings, state_home
 from tests.ground.settings.test_config import maybe, several
 
 WORDS = st.text("abcXYZ019._:/+-λ", min_size=1, max_size=8)
@@ -99,3 +101,11 @@ def test_a_wrong_variable_is_refused_by_its_name_and_value(variable, text, fault
     assert message.startswith(fault.replace("{}", PREFIX + variable))
     if "Unknown" in message:
         assert all(PREFIX + one.name.upper() in message for one in dataclasses.fields(Settings))
+
+
+def test_a_user_without_a_home_directory_is_told_which_variable_to_set(monkeypatch) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 987_654)  # as in a container with a user of its own
+    with pytest.raises(ConfigError, match=r"User 987654 has no home.* Set HOME or XDG_STATE_HOME"):
+        state_home({})
+    assert state_home({"XDG_STATE_HOME": "/srv"}) == Path("/srv")

@@ -18,6 +18,27 @@ TORCHRUN = {
 }
 """One machine, three processes; as torch 2.13 sets them."""
 
+KUBEFLOW = {
+    "RANK": "1",
+    "WORLD_SIZE": "3",
+    "MASTER_ADDR": "train-master-0",
+    "MASTER_PORT": "23456",
+    "PYTHONUNBUFFERED": "1",
+}
+"""A worker of a PyTorchJob of three pods, each with one process."""
+
+DEEPSPEED = {
+    "RANK": "1",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "2",
+    "LOCAL_SIZE": "2",
+    "CROSS_RANK": "0",
+    "CROSS_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}
+"""`deepspeed --num_gpus 2` on one machine."""
+
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "1",
     "OMPI_COMM_WORLD_SIZE": "4",

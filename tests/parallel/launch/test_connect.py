@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from ding_lite.distributed import ModelServer, World
-from ding_lite.errors import ConfigError
+from ding_lite.errors import AuthenticationError, ConfigError
 from ding_lite.parallel import Parallel
 from ding_lite.parallel.launch.connect import connected, probe
 from ding_lite.parallel.launch.plan import JobPlan
@@ -152,6 +152,23 @@ def test_the_error_reports_what_listens_at_the_address_of_a_missing_peer(ports: 
     ):
         raise AssertionError("nobody is there")
     assert str(e.value).endswith("(Connection refused). Look elsewhere.")
+
+
+def test_a_program_that_a_node_starts_is_told_of_the_variables_of_the_launcher(
+    ports: list[int],
+) -> None:
+    hub, leaf = job(2, "star", ports)
+
+    def start_again() -> list[str]:
+        with (
+            pytest.raises(AuthenticationError, match="there is a node 1 already") as refused,
+            connected(leaf, advice="DING_LITE_ENGINE=local starts nodes."),
+        ):
+            raise AssertionError("it has no place")
+        return refused.value.__notes__
+
+    [_, [note]] = on_nodes([hub, leaf], lambda world: start_again() if world.node_id else [])
+    assert note.startswith("DING_LITE_ENGINE=local starts nodes. Has a node started this program?")
 
 
 def test_the_result_of_a_test_connection_is_a_sentence(ports: list[int]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -16,6 +19,8 @@ from ding_lite.parallel.launch.environment import (
 )
 from ding_lite.settings.environment import Settings
 from tests.parallel.launch.environs import (
+    DEEPSPEED,
+    KUBEFLOW,
     KUBERNETES,
     MPICH,
     OPEN_MPI,
@@ -41,7 +46,16 @@ def test_without_a_launcher_nothing_is_detected() -> None:
     assert detect({**SLURM, "SLURM_STEP_ID": ""}) is None
 
 
-@pytest.mark.parametrize("environ", [TORCHRUN, OPEN_MPI, MPICH, SLURM, KUBERNETES])
+def test_variables_of_pytorch_left_in_the_environment_are_no_launcher() -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        assert detect({**DEEPSPEED, name: ""}) is None, name
+    assert detect({**DEEPSPEED, "RANK": "0", "WORLD_SIZE": "1"}) is None
+    assert detect({"RANK": "captain", "WORLD_SIZE": "big"}) is None
+
+
+@pytest.mark.parametrize(
+    "environ", [TORCHRUN, KUBEFLOW, DEEPSPEED, OPEN_MPI, MPICH, SLURM, KUBERNETES]
+)
 def test_each_launcher_is_detected(environ: dict[str, str]) -> None:
     found_by = [place for of_one in LAUNCHERS if (place := of_one(environ)) is not None]
     assert found_by == [found(environ)]
@@ -89,6 +103,9 @@ PLACES: list[tuple[dict[str, str], dict[str, Any]]] = [
         ({**APART, "MASTER_ADDR": loopback}, {"on_one_machine": True})
         for loopback in ("127.0.0.1", "localhost", "::1", "127.1.2.3")
     ),
+    (KUBEFLOW, {"launcher": "a PyTorch launcher", "node_id": 1, "num_nodes": 3}),
+    (KUBEFLOW, {"on_one_machine": False, "host": "train-master-0"}),
+    (DEEPSPEED, {"node_id": 1, "num_nodes": 2, "on_one_machine": True}),
     (OPEN_MPI, {"launcher": "mpirun", "node_id": 1, "num_nodes": 4}),
     (OPEN_MPI, {"on_one_machine": True, "job": "prterun-gpu08-4711@1"}),
     ({**OPEN_MPI, "PMIX_NAMESPACE": "", "OMPI_MCA_ess_base_jobid": "338447"}, {"job": "338447"}),
@@ -107,8 +124,8 @@ PLACES: list[tuple[dict[str, str], dict[str, Any]]] = [
     ({**SLURM, **ONE_MACHINE}, {"on_one_machine": True}),
     ({**SLURM_SHELL, **SLURM}, {"launcher": "srun", "num_nodes": 5}),  # from its shell
     (KUBERNETES, {"launcher": "kubernetes", "node_id": 1, "num_nodes": 3}),
-    (KUBERNETES, {"on_one_machine": False, "host": "train-0.train-pods", "job": "train"}),
-    ({**KUBERNETES, "MASTER_ADDR": ""}, {"host": ""}),
+    (KUBERNETES, {"on_one_machine": False, "host": "train-0.train-pods"}),
+    ({**KUBERNETES, "MASTER_ADDR": ""}, {"host": "", "job": "train"}),
     ({**KUBERNETES, "HOSTNAME": "elsewhere"}, {"job": "train-0.train-pods"}),
 ]
 
@@ -152,7 +169,7 @@ def test_an_allocation_alone_and_incomplete_variables_are_no_launch() -> None:
     incomplete: list[dict[str, str]] = [
         *(
             {name: value for name, value in TORCHRUN.items() if name != missing}
-            for missing in ("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE")
+            for missing in ("RANK", "WORLD_SIZE")
         ),
         *({**TORCHRUN, "RANK": " "}, {"OMPI_COMM_WORLD_RANK": "1"}, {"PMI_SIZE": "2"}),
         {name: value for name, value in KUBERNETES.items() if name != "DING_LITE_NUM_NODES"},
@@ -174,6 +191,63 @@ def test_nodes_of_a_job_derive_the_same_port_and_other_jobs_another() -> None:
         assert found({**TORCHRUN, **change}).port not in ports
     assert found(SLURM).job != found({**SLURM, "SLURM_STEP_ID": "1"}).job
     assert found({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "1"}).port in ports
+    assert found(DEEPSPEED).port != found({**DEEPSPEED, "MASTER_PORT": "29501"}).port
+
+
+BATCH = [
+    {"SLURM_JOB_ID": "4711"},
+    {"PBS_JOBID": "4711.head"},
+    {"LSB_JOBID": "4713"},
+    {"LSB_JOBID": "4713", "LSB_JOBINDEX": "2"},
+    {"JOB_ID": "4712"},
+    {"JOB_ID": "4712", "SGE_TASK_ID": "2"},
+    {"I_MPI_HYDRA_UUID": "975a0000-da4f-cd9a-6e61-0600d3f7ac52"},
+    {"MASTER_ADDR": "gpu09"},
+    {},
+]
+
+
+def test_jobs_of_mpich_without_a_name_are_told_apart_by_what_their_ranks_share() -> None:
+    ports = [
+        {found({**MPICH, **job, "PMI_RANK": rank, "PMI_FD": f"100{rank}"}).port for rank in "01234"}
+        for job in BATCH
+    ]
+    assert [len(of_one) for of_one in ports] == [1] * len(BATCH)
+    assert len(set.union(*ports)) == len(BATCH)
+
+
+MAKE_PAIR = """
+import socket, sys
+here, there = socket.socketpair()
+socket.send_fds(socket.socket(fileno=int(sys.argv[1])), [b"x"], [there.fileno()])
+"""
+
+
+def test_two_jobs_of_mpich_on_one_machine_differ_by_the_process_that_started_them() -> None:
+    def job(pmi: socket.socket, rank: str) -> str:
+        here = {"PMI_FD": f"{pmi.fileno()}", "MPI_LOCALNRANKS": "5", "PMI_RANK": rank}
+        return found({**MPICH, **here}).job
+
+    (one, proxy), (two, other_proxy) = socket.socketpair(), socket.socketpair()
+    with one, proxy, two, other_proxy:
+        assert job(one, "0") == job(two, "1")
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            child = [sys.executable, "-c", MAKE_PAIR, f"{theirs.fileno()}"]
+            subprocess.run(child, pass_fds=[theirs.fileno()], check=True)
+            _, [fd], _, _ = socket.recv_fds(ours, 1, 1)
+        with socket.socket(fileno=fd) as other:
+            assert job(other, "0") != job(one, "0")
+        one.send(b"it is still open")
+
+
+def test_pods_on_the_network_of_their_machines_derive_the_same_port() -> None:
+    machines = {"0": "worker-0", "1": "worker-2", "2": "worker-1"}  # one ends like its index
+    ports = {
+        found({**KUBERNETES, "JOB_COMPLETION_INDEX": index, "HOSTNAME": machine}).port
+        for index, machine in machines.items()
+    }
+    assert len(ports) == 1
 
 
 def test_derived_ports_are_outside_of_the_ephemeral_range() -> None:

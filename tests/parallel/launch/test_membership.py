@@ -19,6 +19,7 @@ from ding_lite.parallel.launch.join import join, joining_node
 from ding_lite.parallel.launch.membership import ROSTER, ElasticRouter, read_roster
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
+from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.network.topology import Growth, NodeSpec, edges
 from ding_lite.parallel.router.group import World
 from ding_lite.parallel.router.node_router import NodeRouter
@@ -95,6 +96,17 @@ def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..
     for each in jobs:
         for node in sorted(each.routers, reverse=True):
             each.leave(node)
+
+
+def test_the_logged_address_of_node_0_is_one_to_connect_to(tmp_path: Path, caplog) -> None:
+    caplog.set_level("INFO", "ding_lite")
+    key = str(make_key(tmp_path / "key"))
+    spec = hub_spec(1, listen="tcp://0.0.0.0:0", key_file=key, growth=Growth("star", 1))
+    router = ElasticRouter(spec)
+    router.close()
+    port = str(router.address).rpartition(":")[2]
+    where = f"tcp://{socket.gethostname()}:{port}"
+    assert f"further nodes join by DING_LITE_ATTACH_TO={where}" in caplog.messages
 
 
 # -- places --------------------------------------------------------------------------------

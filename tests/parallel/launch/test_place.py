@@ -10,9 +10,10 @@ import pytest
 
 from ding_lite.errors import ConfigError
 from ding_lite.parallel import Parallel
-from ding_lite.parallel.launch.environment import Placement
+from ding_lite.parallel.launch.environment import FIRST_PORT, Placement
 from ding_lite.parallel.launch.place import attached_node, node_of_environment, node_of_launcher
 from ding_lite.parallel.launch.plan import JobPlan
+from ding_lite.parallel.network.address import Address
 from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.network.topology import Growth, NodeSpec
 from ding_lite.runtime.task import Task
@@ -93,6 +94,8 @@ def test_a_node_with_a_remote_node_0_listens_on_all_interfaces(tmp_path: Path) -
         (0, 2, (), "DING_LITE_PORTS is not set; others dial node 0 of 2"),
         (1, 2, ("ipc:///tmp/x",), "connects over tcp"),
         (1, 2, ("127.0.0.1:50515",), "is no address"),
+        (1, 2, ("tcp://0.0.0.0:7",), "no other connect. Give the name .* tcp://10.0.0.7:7"),
+        (1, 2, ("tcp://[::]:7",), "is tcp://.*, at which a node can listen, .* no other connect"),
     ],
 )
 def test_a_place_that_does_not_fit_is_refused(
@@ -171,6 +174,22 @@ def test_an_address_applies_to_all_nodes_of_a_machine(
     key = str(make_key(tmp_path / "key"))
     spec = launched(1, address=address, key_file=key)
     assert (spec.listen, spec.dials) == (listens, {0: dials})
+
+
+def test_without_ports_only_that_of_node_0_is_fixed(tmp_path: Path) -> None:
+    zero, one, two = (launched(node, ports=None) for node in range(3))
+    assert zero.listen is not None
+    assert Address.parse(zero.listen).port >= FIRST_PORT
+    assert (one.listen, one.dials) == ("tcp://127.0.0.1:0", {0: zero.listen})
+    assert (two.listen, two.dials) == (None, {0: zero.listen, 1: ""})
+    assert [spec.rendezvous for spec in (zero, one, two)] == [zero.listen] * 3
+    assert apart(1, "gpu08", tmp_path, ports=None).listen == "tcp://0.0.0.0:0"
+    growing = launched(1, 2, ports=None, elastic=True)
+    assert growing.listen == "tcp://127.0.0.1:0"
+
+
+def test_an_ipv6_address_may_be_given_in_brackets() -> None:
+    assert launched(1, address="[::1]").listen == "tcp://[::1]:20001"
 
 
 def test_each_port_can_be_given() -> None:

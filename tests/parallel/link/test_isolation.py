@@ -105,8 +105,18 @@ def test_a_node_of_which_there_is_one_already_is_refused_and_changes_nothing() -
         assert task.end() is None
 
 
+def test_a_node_of_another_job_learns_that_before_that_its_number_is_taken() -> None:
+    with star(job="a") as (stack, hub, _, _leaf):
+        stranger = NodeRouter(leaf_spec(1, hub.address, 2, incarnation=SECOND, job="b"))
+        stack.callback(stranger.close)
+        with pytest.raises(AuthenticationError, match=r"belongs to another job \(b\)"):
+            stranger.wait_ready(10.0)
+
+
 @pytest.mark.parametrize("survivor", ["leaf", "hub"])
-def test_a_node_without_any_peer_ends_with_an_error_after_the_limit(survivor: str) -> None:
+def test_a_node_without_any_peer_warns_and_ends_with_an_error_after_the_limit(
+    survivor: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with star(peer_timeout=1.0) as (_, hub, _, leaf):
         left, gone = (leaf, hub) if survivor == "leaf" else (hub, leaf)
         task = Running(left)
@@ -114,6 +124,8 @@ def test_a_node_without_any_peer_ends_with_an_error_after_the_limit(survivor: st
         error = task.end()
         assert isinstance(error, PeerLost)
         assert re.match(r"Node \d is connected to no other node any more: node \d was", str(error))
+        [warned] = [line for line in caplog.messages if "no connected peer left" in line]
+        assert "and ends in 1 s unless one comes back (DING_LITE_PEER_TIMEOUT)" in warned
         left.emit("to no peer")
 
 

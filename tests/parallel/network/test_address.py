@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -17,6 +18,7 @@ from ding_lite.parallel.network.address import (
     PrivateDirectory,
     check_listening,
     free_ports,
+    is_ipv6,
     is_loopback,
 )
 
@@ -85,6 +87,26 @@ def test_loopback_is_known_by_number_and_by_name() -> None:
 def test_an_address_that_is_no_host_is_not_called_open_to_other_machines(host: str) -> None:
     with pytest.raises(ConfigError, match=r"The host '.*' cannot be looked up: .* without a port"):
         check_listening(Address("tcp", host), key_file=None)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "six"),
+    [
+        (["127.0.1.1", "fd00::8"], True),  # Debian has a line for the machine's own name
+        (["127.0.1.1", "10.0.0.8", "fd00::8"], False),
+        (["127.0.0.1", "::1"], False),
+        (["::1"], True),
+    ],
+)
+def test_a_loopback_address_of_a_host_does_not_choose_its_version_of_ip(
+    numbers: list[str], six: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def names(host: str, *args: Any, **kwargs: Any) -> object:
+        families = [socket.AF_INET6 if ":" in number else socket.AF_INET for number in numbers]
+        return [(fam, 1, 6, "", (number, 0)) for fam, number in zip(families, numbers, strict=True)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", names)
+    assert is_ipv6("gpu08") is six
 
 
 def test_free_ports_can_be_bound_and_are_all_different() -> None:

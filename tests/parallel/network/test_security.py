@@ -305,6 +305,7 @@ def test_a_node_with_another_key(tmp_path: Path, job: Job) -> None:
         (7, 8, "it does not count this node among its peers"),
         (1, 3, "there is a node 1 already. Give each node an id of its own"),
         (2, 5, "belongs to a job of 5 nodes, this one has 3"),
+        (1, 5, "belongs to a job of 5 nodes, this one has 3"),  # and there is a node 1 here
     ],
 )
 def test_a_node_without_a_place_in_the_job_is_refused_with_the_reason(

@@ -14,10 +14,12 @@ from __future__ import annotations
 import logging
 import secrets
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import ModuleType
 from typing import Any
@@ -248,7 +250,9 @@ class RayEngine:
     def _run(self, actor: _Actor) -> None:
         actor.is_running = True
         self._report(actor, Entered(RUNNING))
-        self._ask(actor, actor.handle.run.remote(actor.node.spec, self._call, self._secret))
+        # The program of an actor's process is one of Ray.
+        spec = replace(actor.node.spec, program=Path(*sys.argv[:1]).name)
+        self._ask(actor, actor.handle.run.remote(spec, self._call, self._secret))
 
 
 def _failed(error: Any, stage: Stage) -> Failed:

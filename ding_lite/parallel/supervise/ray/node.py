@@ -55,6 +55,9 @@ class RayNode:
         with named_in_logs(describe_node(spec.node_id, spec.labels)):
             try:
                 return self._run(spec, call)
+            except SystemExit as error:
+                # Ray would take it for the end of the actor, and report no error.
+                raise RuntimeError(f"`main` has called `sys.exit({error.code!r})`.") from error
             finally:
                 self.leave()
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import defaultdict
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -110,6 +112,8 @@ def test_nodes_run_main_once_all_have_been_placed(started: Any) -> None:
     ]
     assert nodes[0].spec.listen == "tcp://10.0.0.0:7"
     assert nodes[2].spec.dials == {0: "tcp://10.0.0.0:7"}
+    [(spec, *_)] = ray.actors[1].calls["run"]
+    assert spec.program == Path(sys.argv[0]).name  # and not that of the process of Ray
     ray.actors[1].answer.set_result("done")
     (_, returned), (_, exited) = engine.wait(None)
     assert (returned, type(exited)) == (Returned("done"), Exited)
