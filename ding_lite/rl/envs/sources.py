@@ -42,8 +42,8 @@ logger = logging.getLogger(__name__)
 RawStep: TypeAlias = tuple[NumpyArray, FloatArray, BoolArray, BoolArray]
 """The next observations, rewards, and the flags terminated and truncated."""
 Restored: TypeAlias = tuple[NumpyArray, NumpyArray | None, BoolArray]
-"""The frames, the float64 sums of the rewards of the actions that were replayed (None if none had
-to be), and which environments were restored."""
+"""The frames; the sums of the rewards of replayed actions, in float64, or None without a replay;
+and which environments were restored."""
 History: TypeAlias = dict[str, Any]
 """Restores the state of one environment: `seed` or `rng`, and `actions`."""
 

@@ -226,7 +226,7 @@ def test_other_code_of_the_user_is_refused_by_name(tmp_path: Path, now, fault) -
 
 
 @pytest.mark.parametrize("added", ["network", "optimizer"])
-def test_code_of_the_user_where_there_was_none_is_refused(tmp_path: Path, added: str) -> None:
+def test_code_that_the_saved_policy_did_not_have_is_refused(tmp_path: Path, added: str) -> None:
     run_step(mw.checkpoint(own_code(**{added: None}), tmp_path, every=1))
     with pytest.raises(CheckpointError, match=r"`policy` (is not the one|.* does not fit)"):
         mw.resume(own_code(), tmp_path)

@@ -120,7 +120,7 @@ class NoisyRewards(gymnasium.Wrapper):
 
     def step(self, action):
         obs, reward, *rest = self.env.step(action)
-        return obs, reward + self.rng.normal(), *rest
+        return obs, float(reward) + self.rng.normal(), *rest
 
 
 @pytest.mark.parametrize(
