@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,10 @@ from ding_lite.rl.policies.base.open_policy import OpenPolicy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings.config import default_values
 
+logger = logging.getLogger(__name__)
+
 PARTS, POLICY = "parts", "policy"
+_NAMELESS = "code without a name"
 
 
 def describe(part: object) -> dict[str, Any]:
@@ -118,6 +123,7 @@ def described_parts(meta: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None
         and isinstance(about.get("kind"), str)
         and isinstance(about.get("env", {}), dict)
         and isinstance(about.get("config", {}), dict)
+        and isinstance(about.get("given", {}), dict)
         for about in parts.values()
     )
     return parts if well_formed else None
@@ -135,9 +141,10 @@ def _plain(value: object) -> object:
 
 
 def check_resumable(meta: Mapping[str, Any], parts: Mapping[str, object]) -> None:
-    """Refuse to resume with other parts, environments or settings than those in a `meta`.
+    """Refuse to resume with other parts, environments, settings or code than those in a `meta`.
 
-    A setting that an earlier version did not have counts as its default.
+    A setting that an earlier version did not have counts as its default. A warning names code that
+    has no name to compare.
     """
     saved, wanted = described_parts(meta), {name: describe(part) for name, part in parts.items()}
     kinds = [
@@ -148,6 +155,7 @@ def check_resumable(meta: Mapping[str, Any], parts: Mapping[str, object]) -> Non
             f"The checkpoint holds {_listed(saved)}; this program has {_listed(wanted)}. Resume "
             f"with the program, and the choice of policy, that saved it."
         )
+    nameless: dict[str, None] = {}  # in order
     for name, about in wanted.items():
         # The files of a run may have moved.
         envs = [without_folders(one.get("env", {})) for one in (saved[name], about)]
@@ -155,14 +163,55 @@ def check_resumable(meta: Mapping[str, Any], parts: Mapping[str, object]) -> Non
         usual = default_values(type(part.config)) if "config" in about else {}
         default = {key: _plain(value) for key, value in usual.items()}
         configs = [default | one.get("config", {}) for one in (saved[name], about)]
-        for then, now in (envs, configs):
-            different = [key for key in {**then, **now} if then.get(key) != now.get(key)]
-            if different:
-                facts = [f"`{key}` is {now.get(key)!r}, was {then.get(key)!r}" for key in different]
-                raise CheckpointError(
-                    f"The `{name}` is not the one that was saved: {'; '.join(facts)}. Resume "
-                    f"with what it was, or begin another run."
-                )
+        codes = [_code_of(one, saved[name]) for one in (saved[name], about)]
+        facts = _changes(*envs) or _changes(*configs) or _changes(*codes, is_same=_is_same_code)
+        if facts:
+            raise CheckpointError(
+                f"The `{name}` is not the one that was saved: {'; '.join(facts)}. Resume "
+                f"with what it was, or begin another run."
+            )
+        nameless |= dict.fromkeys([key for code in codes for key in code if code[key] == _NAMELESS])
+        nameless |= dict.fromkeys(_nameless_of_env(about.get("env", {}).get("made_by", {})))
+    if nameless:
+        logger.warning(
+            "the code of this run was not compared with the saved one where it has no name to be "
+            "found by, as a lambda or an object has none: %s",
+            ", ".join(nameless),
+        )
+
+
+def _changes(
+    then: Mapping[str, Any],
+    now: Mapping[str, Any],
+    *,
+    is_same: Callable[[Any, Any], bool] = operator.eq,
+) -> list[str]:
+    different = [key for key in {**then, **now} if not is_same(then.get(key), now.get(key))]
+    return [f"`{key}` is {now.get(key)!r}, was {then.get(key)!r}" for key in different]
+
+
+def _code_of(about: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of the user's parts and class, if an earlier version has saved them."""
+    names = dict(about.get("given", {})) if "given" in saved else {}
+    if "class" in saved:
+        names["class"] = about.get("class")
+    return {key: str(without_folders(name) or _NAMELESS) for key, name in names.items()}
+
+
+def _is_same_code(then: str | None, now: str | None) -> bool:
+    """Compare two names; a script that is run by its file is in no package."""
+    if then is None or now is None:
+        return False
+    ends = then.endswith(f".{now}") or now.endswith(f".{then}")
+    return ends or then == now or _NAMELESS in (then, now)
+
+
+def _nameless_of_env(made_by: Mapping[str, Any]) -> list[str]:
+    return [
+        key
+        for key, value in made_by.items()
+        if value is None or (key == "wrappers" and None in value)
+    ]
 
 
 def _listed(parts: Mapping[str, Any] | None) -> str:

@@ -85,6 +85,8 @@ def check_same(
             f"The run in {directory} is one of `{then.get('example')}`, and this program is "
             f"`{now['example']}`. Resume it with the program that has begun it."
         )
+    # A trial run may go on at length, but a trial would end a longer run for good.
+    may_change = _MAY_CHANGE - {"smoke"} if now["options"]["smoke"] else _MAY_CHANGE
     facts = []
     for section in ("options", "config"):
         before, after = {**defaults, **(then.get(section) or {})}, now[section] or {}
@@ -92,7 +94,7 @@ def check_same(
         facts += [
             f"`{name}` is {after.get(name)!r}, and was {before.get(name)!r}"
             for name in {**before, **after}
-            if name not in _MAY_CHANGE
+            if name not in may_change
             and without_folders(before.get(name)) != without_folders(after.get(name))
         ]
     if facts:

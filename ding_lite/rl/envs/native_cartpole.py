@@ -17,7 +17,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.utils import seeding
 
 from ding_lite.rl.batch import BoolArray, NumpyArray
-from ding_lite.rl.envs.sources import RawStep, Source
+from ding_lite.rl.envs.sources import RawStep, Restored, Source
 from ding_lite.rl.seeding import rng_state, set_rng_state
 
 START_WITHIN: Final = 0.05
@@ -136,13 +136,13 @@ class NativeCartPole:
         words = np.stack([rng_state(rng) for rng in self._rngs])
         return {"state": in_order, "steps": self._steps.copy(), "rng": words}
 
-    def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
+    def restore(self, state: dict[str, Any]) -> Restored:
         self._state[:] = np.reshape(state["state"], (2, 2, -1)).transpose(1, 0, 2)
         self._steps[:] = state["steps"]
         self._used[:] = _DRAWN_AHEAD
         for rng, words in zip(self._rngs, state["rng"], strict=True):
             set_rng_state(rng, words)
-        return self._observe(), self._all
+        return self._observe(), None, self._all
 
     def close(self) -> None:
         """Do nothing: arrays need no closing."""

@@ -5,7 +5,8 @@ processes is in `workers`; each has an `EnvLoop`.
 
 Gymnasium's environments cannot be saved, so their history is saved instead: the state of the random
 generator at the last reset, and the actions since then. Replaying the actions restores the state,
-unless an environment has other sources of randomness, so the caller compares the observations.
+unless an environment has other sources of randomness, so the caller compares the observations and
+the sums of rewards.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ logger = logging.getLogger(__name__)
 
 RawStep: TypeAlias = tuple[NumpyArray, FloatArray, BoolArray, BoolArray]
 """The next observations, rewards, and the flags terminated and truncated."""
+Restored: TypeAlias = tuple[NumpyArray, NumpyArray | None, BoolArray]
+"""The frames; the sums of the rewards of replayed actions, in float64, or None without a replay;
+and which environments were restored."""
 History: TypeAlias = dict[str, Any]
 """Restores the state of one environment: `seed` or `rng`, and `actions`."""
 
@@ -62,8 +66,8 @@ class Source(Protocol):
     def save(self) -> dict[str, Any]:
         """Return the data from which `restore` restores each environment's state."""
 
-    def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
-        """Restore a result of `save`; return frames, and which environments were restored."""
+    def restore(self, state: dict[str, Any]) -> Restored:
+        """Restore a result of `save`."""
 
     def close(self) -> None:
         """Close the environments. It may be called more than once."""
@@ -128,9 +132,10 @@ class EnvLoop:
         actions = np.array([action[index] for action in kept])
         return origin | {"actions": actions.astype(self._spec.action_dtype)}
 
-    def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
+    def restore(self, state: dict[str, Any]) -> Restored:
         """Replay histories; an empty history begins a new episode."""
         histories, frames = state["histories"], self._form.empty(len(self._envs))
+        returns = np.zeros(len(frames))
         for index, history in enumerate(histories):
             self._seeds[index] = history.get("seed", self._seeds[index])
             if "rng" in history:
@@ -139,9 +144,10 @@ class EnvLoop:
             self._reset_one(index, frames[index])
             for action in history.get("actions", ()):
                 self._actions[index].append(np.broadcast_to(action, (len(frames), *action.shape)))
-                raw, *_ = self._envs[index].step(self._action_form.of_each(action[None])[0])
+                raw, reward, *_ = self._envs[index].step(self._action_form.of_each(action[None])[0])
+                returns[index] += np.float32(reward)  # as `step` returns it
                 self._write(index, frames[index], raw)
-        return frames, np.array(list(map(bool, histories)))
+        return frames, returns, np.array(list(map(bool, histories)))
 
     def close(self) -> None:
         close_all(self._envs)
@@ -334,9 +340,9 @@ class NativeVector:
     def save(self) -> dict[str, Any]:
         return {}
 
-    def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
+    def restore(self, state: dict[str, Any]) -> Restored:
         frames = self.reset()
-        return frames, np.zeros(len(frames), dtype=np.bool_)
+        return frames, None, np.zeros(len(frames), dtype=np.bool_)
 
     def close(self) -> None:
         with raising_env_errors(self._name, "close"):

@@ -270,8 +270,9 @@ class Envs:
 
         The state is exact for environments that draw random numbers only from `np_random`, the
         generator that gymnasium gives them, and that keep nothing from one episode to the next. An
-        environment that then shows another observation than the saved one begins a new episode, and
-        a warning is logged. With `mode="auto"` the environments take the mode of the saved ones.
+        environment that then shows another observation than the saved one, or other rewards, begins
+        a new episode, and a warning is logged. With `mode="auto"` the environments take the mode of
+        the saved ones.
 
         Raises:
             CheckpointError: If it is not a state of such environments, or has another number of
@@ -321,9 +322,11 @@ class Envs:
         return np.concatenate([frames] * self.spec.frame_stack, axis=1)
 
     def _go_back(self, obs: NumpyArray, source_state: dict[str, Any]) -> None:
-        frames, is_known_N = self._source.restore(source_state)
+        frames, returns_N, is_known_N = self._source.restore(source_state)
         expected = obs[:, -self.spec.frame_shape[0] :]
         is_same_N = (frames == expected).reshape(self.num_envs, -1).all(axis=1)
+        if returns_N is not None and not self._tells_lives:  # a return is of many lives
+            is_same_N &= returns_N == self.returns
         lost_N = ~(is_known_N & is_same_N)
         self._obs = obs
         if lost_N.any():

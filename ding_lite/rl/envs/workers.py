@@ -39,7 +39,7 @@ from ding_lite.interruption import handle_as_new_program, is_interrupted
 from ding_lite.io.importing import only_programs_in_files
 from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray
 from ding_lite.rl.envs.checks.faults import fault_of
-from ding_lite.rl.envs.sources import Env, EnvLoop, History, RawStep
+from ding_lite.rl.envs.sources import Env, EnvLoop, History, RawStep, Restored
 from ding_lite.rl.spec import EnvSpec
 
 _STEP, _RESET, _RESET_WHERE, _SAVE, _RESTORE, _CLOSE = b"s", b"r", b"w", b"v", b"l", b"c"
@@ -163,11 +163,11 @@ class WorkerSource:
         answers = self._order(self._workers, _SAVE)
         return {"histories": [one for part in answers for one in _unpack(part, self._spec)]}
 
-    def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
+    def restore(self, state: dict[str, Any]) -> Restored:
         histories = state["histories"]
         orders = [(one, _RESTORE + _pack(histories[one.share.rows])) for one in self._workers]
-        self._exchange(orders)
-        return self._arrays.frames.copy(), np.array(list(map(bool, histories)))
+        returns = np.frombuffer(b"".join(self._exchange(orders)))
+        return self._arrays.frames.copy(), returns, np.array(list(map(bool, histories)))
 
     def close(self) -> None:
         _end_all(self._workers, _CLOSING_S, self._clock)
@@ -348,7 +348,8 @@ def _obey(message: bytes, loop: EnvLoop, rows: _Arrays, spec: EnvSpec) -> bytes:
         case b"v":
             return _pack(loop.save()["histories"])
         case b"l":
-            rows.frames[...], _ = loop.restore({"histories": _unpack(message[1:], spec)})
+            rows.frames[...], returns, _ = loop.restore({"histories": _unpack(message[1:], spec)})
+            return b"" if returns is None else returns.tobytes()
     return b""
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
@@ -21,15 +23,17 @@ from ding_lite.rl.torch_random import to_words
 
 _PLAIN = (Tensor, np.generic, bool, int, float, str, bytes, list, tuple, dict, NoneType)
 """Values that a checkpoint takes; empty lists, tuples and dicts are leaves of a tree."""
+_LISTED = (deque, set, frozenset)
+"""Kinds of attributes that are saved as lists, because messages have no deques."""
 
-
-Generator: TypeAlias = np.random.Generator | torch.Generator
+Generator: TypeAlias = np.random.Generator | np.random.RandomState | random.Random | torch.Generator
 
 
 class Attributes:
     """The plain attributes that `build` set, and the values of those that changed since then.
 
-    Plain are tensors, arrays, numbers, texts and None, also in lists, tuples and dicts.
+    Plain are tensors, arrays, numbers, texts and None, also in lists, tuples and dicts, and in a
+    deque or a set that is an attribute itself.
     Unchanged attributes follow from the config and are not saved. So a policy that a mutation makes
     with another config takes over only learned values. Of generators, and of what has a
     `state_dict`, such as an optimiser, the states are saved.
@@ -37,20 +41,27 @@ class Attributes:
 
     def __init__(self, policy: Any, names: set[str]) -> None:  # noqa: ANN401 - a `TorchPolicy`
         self._policy = policy
-        self._built = {
-            n: _copied(v) for n, v in vars(policy).items() if n in names and _is_plain(v)
-        }
         self._names = names
+        found = {name: value for name, value in vars(policy).items() if name in names}
+        self._listed = {n: type(v) for n, v in found.items() if type(v) in _LISTED}
+        values = {name: self._value(name) for name in found}
+        self._built = {n: _copied(v) for n, v in values.items() if _is_plain(v)}
 
     def changed(self) -> dict[str, Any]:
-        now = {name: getattr(self._policy, name, None) for name in self._built}
+        now = {name: self._value(name) for name in self._built}
         is_changed = (n for n, v in now.items() if not _is_same(v, self._built[n]))
         plain = {n: _copied(now[n], CPU) for n in is_changed if _is_plain(now[n])}
         return plain | {name: _state_of(found) for name, found in self._stateful().items()}
 
+    def _value(self, name: str) -> Any:  # noqa: ANN401 - any attribute
+        value: Any = getattr(self._policy, name, None)
+        if name not in self._listed or type(value) is not self._listed[name]:
+            return value
+        return list(value) if isinstance(value, deque) else sorted(value, key=repr)
+
     def generators(self) -> dict[str, Any]:
         found = self._stateful().items()
-        return {name: _state_of(each) for name, each in found if isinstance(each, Generator)}
+        return {name: _state_of(each) for name, each in found if _is_generator(each)}
 
     def reseed(self, seed: int) -> None:
         for name, generator in self._stateful().items():
@@ -60,10 +71,12 @@ class Attributes:
             elif isinstance(generator, np.random.Generator):
                 bits = generator.bit_generator
                 bits.state = type(bits)(word).state
+            elif isinstance(generator, np.random.RandomState | random.Random):
+                generator.seed(word)
 
     def _stateful(self) -> dict[str, Any]:
         found = {n: getattr(self._policy, n, None) for n in sorted(self._names)}
-        return {n: v for n, v in found.items() if isinstance(v, Generator) or _has_state(v)}
+        return {n: v for n, v in found.items() if _is_generator(v) or _has_state(v)}
 
     def load(self, changed: Mapping[str, Any]) -> None:
         """Set the attributes that `changed` returned, and reset the others to `build`'s values."""
@@ -72,7 +85,7 @@ class Attributes:
                 _set_state(found, changed[name])
         for name, built in self._built.items():
             now = getattr(self._policy, name, None)
-            if not _is_plain(now):
+            if not _is_plain(self._value(name)):
                 continue  # a user has replaced it by a value that is not saved
             value, device = changed.get(name, built), None
             if isinstance(built, Tensor):
@@ -116,6 +129,10 @@ def check_names(policy: object, built: Mapping[str, object]) -> None:
             )
 
 
+def _is_generator(value: object) -> bool:
+    return isinstance(value, Generator) and not isinstance(value, random.SystemRandom)
+
+
 def _has_state(value: object) -> bool:
     """Return whether a value is an object with a state, but no network, which is saved apart."""
     if isinstance(value, nn.Module | type):
@@ -128,8 +145,14 @@ def _state_of(generator: Any) -> Any:  # noqa: ANN401 - a tensor, a text or a tr
         return _copied(generator.state_dict(), CPU)
     if isinstance(generator, torch.Generator):
         return generator.get_state()
+    if isinstance(generator, random.Random):
+        return json.dumps(generator.getstate())
+    if isinstance(generator, np.random.RandomState):
+        state = generator.get_state(legacy=False)
+    else:
+        state = generator.bit_generator.state
     # As a text, because a checkpoint has no integers of 128 bits.
-    return json.dumps(generator.bit_generator.state, default=np.ndarray.tolist)
+    return json.dumps(state, default=np.ndarray.tolist)
 
 
 def _set_state(generator: Any, state: Any) -> None:  # noqa: ANN401 - what `_state_of` returned
@@ -137,6 +160,11 @@ def _set_state(generator: Any, state: Any) -> None:  # noqa: ANN401 - what `_sta
         generator.load_state_dict(_copied(state))
     elif isinstance(generator, np.random.Generator):
         generator.bit_generator.state = json.loads(state)
+    elif isinstance(generator, np.random.RandomState):
+        generator.set_state(json.loads(state))
+    elif isinstance(generator, random.Random):
+        version, words, latest = json.loads(state)
+        generator.setstate((version, tuple(words), latest))
     elif (words := to_words(state)).shape == generator.get_state().shape:  # else of another device
         generator.set_state(words)
 
@@ -161,7 +189,11 @@ def _copied(value: Any, device: torch.device | None = None) -> Any:  # noqa: ANN
 
 
 def _typed(value: Any, now: Any) -> Any:  # noqa: ANN401 - trees
-    """Return a tree with dicts of the types that they have now, such as `defaultdict`."""
+    """Return a tree with the types that it has now, such as `defaultdict` or `deque`."""
+    if isinstance(now, deque):
+        return deque(value, now.maxlen)
+    if isinstance(now, set | frozenset):
+        return type(now)(value)
     if not (isinstance(value, dict) and isinstance(now, dict)):
         return value
     kept = copy(now)

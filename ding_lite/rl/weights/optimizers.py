@@ -57,6 +57,7 @@ class TorchOptimizer:
         self._grad_P = grad_P
         self._lr = lr
         self._ratios = [float(group["lr"]) / lr for group in groups] if self._takes_lr else []
+        self._settings = [[*group] for group in groups]  # before a `step` has added any
 
     @property
     def learned(self) -> list[nn.Parameter]:
@@ -120,8 +121,9 @@ class TorchOptimizer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         own = self._optimizer.state_dict()["param_groups"]
         try:
+            _check_settings(state["param_groups"], self._settings)
             groups = [
-                {name: _like(group[name], ours[name]) for name in ours}
+                {name: _like(value, ours.get(name)) for name, value in group.items()}
                 for group, ours in zip(state["param_groups"], own, strict=True)
             ]
             loaded = map_leaves(_tensor, state)
@@ -230,6 +232,12 @@ def _check_parameters(
         )
 
 
+def _check_settings(groups: Sequence[Mapping[str, Any]], expected: Sequence[Sequence[str]]) -> None:
+    for group, names in zip(groups, expected, strict=True):
+        if missing := [name for name in names if name not in group]:
+            raise KeyError(", ".join(missing))
+
+
 def takes_lr(make: MakeOptimizer) -> bool:
     """Return whether `make` has an argument `lr` that is not bound already."""
     bound = make.keywords if isinstance(make, partial) else {}
@@ -251,8 +259,8 @@ def _copied(leaf: Any) -> Any:  # noqa: ANN401 - any part of an optimiser's stat
 
 
 def _like(value: Any, own: Any) -> Any:  # noqa: ANN401 - any setting of an optimiser
-    if isinstance(own, Tensor):
-        return _tensor(value)
+    if own is None or isinstance(own, Tensor):
+        return map_leaves(_tensor, value)
     return tuple(value) if isinstance(own, tuple) else value
 
 

@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from ding_lite import middleware as mw
 from ding_lite.errors import CheckpointError, NonFiniteError
@@ -218,6 +219,93 @@ def test_a_setting_that_was_not_saved_had_its_default(tmp_path: Path) -> None:
     mw.resume(parts_of_a_run(tmp_path), tmp_path)
     with pytest.raises(CheckpointError, match=r"`lr` is 0\.5, was 0\.002\. Resume"):
         mw.resume(parts_of_a_run(tmp_path, lr=0.5), tmp_path)
+
+
+def rectified(spec: EnvSpec) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def smooth(spec: EnvSpec) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def own_code(
+    network: Any = rectified, optimizer: Any = torch.optim.Adam, wrappers: Any = ()
+) -> dict[str, Any]:
+    with make_envs("CartPole-v1", 1, mode="sync", wrappers=wrappers) as envs:
+        return {"policy": DQN(envs.spec, network=network, optimizer=optimizer)}
+
+
+@pytest.mark.parametrize(
+    ("now", "fault"),
+    [
+        ({"network": smooth}, r"`network` is '.*test_save:smooth', was '.*test_save:rectified'"),
+        ({"optimizer": torch.optim.AdamW}, r"`optimizer` is '.*:AdamW', was '.*:Adam'\. Resume"),
+        ({"optimizer": None}, r"`optimizer` is None, was '.*:Adam'"),
+        ({"network": None}, r"`network` is None, was '.*test_save:rectified'"),
+        ({"network": lambda spec: rectified(spec), "optimizer": None}, "`optimizer` is None"),
+    ],
+)
+def test_other_code_of_the_user_is_refused_by_name(tmp_path: Path, now, fault) -> None:
+    run_step(mw.checkpoint(own_code(), tmp_path, every=1))
+    mw.resume(own_code(), tmp_path)
+    with pytest.raises(CheckpointError, match=fault):
+        mw.resume(own_code(**now), tmp_path)
+
+
+@pytest.mark.parametrize("added", ["network", "optimizer"])
+def test_code_that_the_saved_policy_did_not_have_is_refused(tmp_path: Path, added: str) -> None:
+    run_step(mw.checkpoint(own_code(**{added: None}), tmp_path, every=1))
+    with pytest.raises(CheckpointError, match=r"`policy` (is not the one|.* does not fit)"):
+        mw.resume(own_code(), tmp_path)
+
+
+def saved_with_given(directory: Path, given: dict[str, Any]) -> None:
+    run_step(mw.checkpoint(own_code(), directory, every=1))
+    saved = load_checkpoint(directory)
+    about = saved.meta["parts"]["policy"]
+    assert about.pop("given").keys() == {"network", "optimizer"}
+    save_checkpoint(directory, saved.state, meta={"parts": {"policy": {**about, **given}}})
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "/moved/to/test_save.py",  # run as a script; now a module of a package
+        "tests.middleware.checkpoints.test_save",
+        "test_save",
+    ],
+)
+def test_the_same_code_from_elsewhere_is_accepted(tmp_path: Path, place: str, caplog) -> None:
+    names = {"network": f"{place}:rectified", "optimizer": "torch.optim.adam:Adam"}
+    saved_with_given(tmp_path, {"given": names})
+    mw.resume(own_code(), tmp_path)
+    saved_with_given(tmp_path, {})  # an earlier version did not save them
+    mw.resume(own_code(), tmp_path)
+    assert not caplog.records
+
+
+def test_code_without_a_name_is_not_compared_and_one_warning_names_it(tmp_path, caplog) -> None:
+    def nameless() -> dict[str, Any]:
+        return own_code(lambda spec: rectified(spec), wrappers=[lambda env: env])
+
+    first, again = nameless(), nameless()
+    parts = {"policy": first["policy"], "other": first["policy"]}
+    run_step(mw.checkpoint(parts, tmp_path, every=1))
+    mw.resume({"policy": again["policy"], "other": again["policy"]}, tmp_path)
+    (record,) = caplog.records
+    assert record.getMessage().endswith("as a lambda or an object has none: network, wrappers")
+
+
+def test_a_class_of_the_same_name_from_elsewhere_is_refused(tmp_path: Path) -> None:
+    with make_envs("CartPole-v1", 1) as envs:
+        parts = {"policy": Plain(envs.spec)}
+    run_step(mw.checkpoint(parts, tmp_path, every=1))
+    saved = load_checkpoint(tmp_path)
+    saved.meta["parts"]["policy"]["class"] = "/old/agents.py:Plain"
+    save_checkpoint(tmp_path, saved.state, meta=saved.meta)
+    with pytest.raises(CheckpointError, match=r"`class` is '.*test_save:Plain', was 'agents:Plain"):
+        mw.resume(parts, tmp_path)
 
 
 def test_resuming_without_a_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -376,6 +376,13 @@ def test_a_run_that_has_ended_and_lost_its_checkpoint_is_kept(tmp_path: Path) ->
     assert [file.read_text() for file in kept] == ["old"] * 4
 
 
+def test_a_trial_run_goes_on_as_one_or_at_length(tmp_path: Path) -> None:
+    for smoke in (True, True, False):
+        with Run("mine", options(out=tmp_path, resume=True, smoke=smoke)) as run:
+            pass
+        assert json.loads((run.directory / "config.json").read_text())["options"]["smoke"] is smoke
+
+
 @pytest.mark.parametrize("was_run", [False, True])
 def test_a_run_that_begins_in_a_directory_of_the_user_leaves_other_files(
     tmp_path: Path, was_run: bool
@@ -410,6 +417,7 @@ def test_a_run_that_was_killed_before_it_had_its_settings_begins_anew(
         ("mine", {"env": "Acrobot-v1"}, DQNConfig(), "`env` is 'Acrobot-v1', and was 'CartPole-v1"),
         ("mine", {}, DQNConfig(hidden=(8,)), r"`hidden` is \[8\], and was \[64, 64\]"),
         ("mine", {}, None, "`lr` is None, and was 0.002"),
+        ("mine", {"smoke": True}, DQNConfig(), "another way: `smoke` is True, and was False"),
         ("yours", {}, DQNConfig(), "is one of `mine`, and this program is `yours`"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import logging
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -108,6 +109,41 @@ def test_environments_that_cannot_be_saved_begin_new_episodes_with_a_warning(env
     assert loaded.state_dict()["lengths"].tolist() == [0, 0]
     assert loaded.state_dict()["returns"].tolist() == [0.0, 0.0]
     np.testing.assert_array_equal(loaded.step(loaded.random_actions()).obs[:, -1].shape, (2,))
+
+
+class NoisyRewards(gymnasium.Wrapper):
+    """Draws from a generator of its own, of which the observations show nothing."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.rng = np.random.default_rng(0)
+
+    def step(self, action):
+        obs, reward, *rest = self.env.step(action)
+        return obs, float(reward) + self.rng.normal(), *rest
+
+
+@pytest.mark.parametrize(
+    ("mode", "wrapper"),
+    [("sync", gymnasium.wrappers.NormalizeReward), ("sync", NoisyRewards), ("async", NoisyRewards)],
+)
+def test_environments_with_other_rewards_begin_new_episodes_with_a_warning(mode, wrapper, caplog):
+    def make():
+        return make_envs("CartPole-v1", 2, seed=0, mode=mode, wrappers=[wrapper])
+
+    with make() as envs, make() as loaded:
+        play(envs, 5)
+        loaded.load_state_dict(envs.state_dict())  # in the first episode they are the same
+        assert_same(play(loaded, 5), play(envs, 5))
+        while len(envs.finished) < 4:
+            play_on = envs.step(envs.random_actions())
+        while (play_on.terminated | play_on.truncated).any():
+            play_on = envs.step(envs.random_actions())
+        assert not caplog.records
+        loaded.load_state_dict(envs.state_dict())
+    assert "environments [0, 1] of CartPole-v1 could not be brought back" in caplog.text
+    assert "from elsewhere than np_random, or keep something from one episode" in caplog.text
+    assert loaded.returns.tolist() == [0.0, 0.0]
 
 
 def test_finished_episodes_not_yet_taken_are_saved():

@@ -1,6 +1,7 @@
 """Algorithms of users: what the base adds to networks and a loss."""
 
-from collections import defaultdict
+import random
+from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -402,6 +403,9 @@ class Centred(PlainDQN):
             dict[str, Any]({"latest": None, "all": [torch.zeros(())]}),
         )
         self.seen = defaultdict[str, int](int)
+        self.recent = deque[torch.Tensor](maxlen=2)
+        self.parities, self.pairs = set[int](), frozenset[tuple[str, int]]()
+        self.later: Any = None
 
     def loss(self, batch):
         self.count += 1
@@ -409,6 +413,10 @@ class Centred(PlainDQN):
         self.kept["all"][0] += 1
         self.kept["latest"] = self.count
         self.seen[str(self.count)] += 1
+        self.recent.append(torch.tensor(self.count))
+        self.parities.add(self.count % 2)
+        self.pairs |= {("count", self.count)}
+        self.later = deque([self.count])  # `build` has set no deque
         self.mean = self.mean + (batch.reward.mean() - self.mean) / self.count
         loss, metrics = super().loss(batch)
         return loss * (1.0 + self.mean**2), metrics
@@ -425,11 +433,18 @@ def test_plain_attributes_that_change_are_saved(tmp_path):
         assert torch.equal(twin.mean, policy.mean)
         assert (twin.counts.tolist(), twin.kept) == ([3, 0], {"latest": 3, "all": [3]})
         assert twin.seen == {"1": 1, "2": 1, "3": 1}
+        assert ([*map(int, twin.recent)], twin.recent.maxlen) == ([2, 3], 2)
+        assert twin.parities == {0, 1}
+        assert twin.pairs == frozenset({("count", 1), ("count", 2), ("count", 3)})
+        assert (type(twin.parities), type(twin.pairs)) == (set, frozenset)
+        assert twin.later is None
     twin.learn(batch(3))
     assert (policy.counts[0], policy.kept["all"]) == (3, [3])  # memory is not shared
+    assert list(policy.recent) == [2, 3]
     first = Centred(CARTPOLE, PlainDQNConfig()).state_dict()
     other.load_state_dict(first)
     assert (other.count, float(other.mean)) == (0, 0.0)
+    assert (other.recent, other.parities, other.pairs) == (deque(), set(), frozenset())
     other.load_state_dict({k: v for k, v in first.items() if k != "attributes"})  # of earlier days
 
 
@@ -443,12 +458,17 @@ class Draws(PlainDQN):
             for bits in (np.random.PCG64, np.random.MT19937)
         )
         self.drawn = torch.Generator().manual_seed(self.config.seed)
+        self.older = np.random.RandomState(self.config.seed)
+        self.python = random.Random(self.config.seed)
+        self.system = random.SystemRandom()  # has no state
 
     def draw(self):
         return [
             self._rng.random(),
             self.legacy.random(),
             torch.rand(1, generator=self.drawn).item(),
+            self.older.normal(),  # draws two, and keeps one
+            self.python.gauss(),
         ]
 
 

@@ -19,6 +19,7 @@ MAKERS = [
     lambda params: torch.optim.Adam(params, amsgrad=True, betas=(0.8, 0.99)),
     lambda params: Lookahead(params),
     lambda params: Halving(params),
+    lambda params: Counting(params),
 ]
 
 
@@ -63,6 +64,20 @@ class Halving(torch.optim.SGD):
     def load_state_dict(self, state):
         self.scheduler.load_state_dict(state["scheduler"])
         super().load_state_dict({name: state[name] for name in ("state", "param_groups")})
+
+
+class Counting(torch.optim.SGD):
+    """Counts its steps in the parameter groups, which have no such settings before the first."""
+
+    def __init__(self, params):
+        super().__init__(params, lr=0.1)
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+            group["sizes"] = [*group.get("sizes", ()), torch.tensor(0.1 / group["step"])]
+            group["lr"] = float(group["sizes"][-1])
+        super().step(closure)
 
 
 def make(maker, flat, *, lr=1e-2):
@@ -167,6 +182,15 @@ def test_the_state_of_another_optimizer_is_refused():
     state = make(torch.optim.RMSprop, flat).state_dict()
     with pytest.raises(CheckpointError, match="no state of an AdamW"):
         make(torch.optim.AdamW, flat).load_state_dict(state)
+
+
+def test_the_state_from_before_the_first_step_is_loaded_after_it():
+    flat = FlatModule(nn.Linear(3, 2))
+    optimizer = make(Counting, flat)
+    first = optimizer.state_dict()
+    optimizer.step(torch.ones(8))
+    optimizer.load_state_dict(first)
+    assert "step" not in optimizer.state_dict()["param_groups"][0]
 
 
 def test_an_optimizer_of_some_of_the_parameters_leaves_others_alone():
