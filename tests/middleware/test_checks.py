@@ -15,7 +15,7 @@ from ding_lite.rl.checkpoint.save_load import MANIFEST, load_checkpoint
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware
+from ding_lite.runtime.middleware import LAST, Middleware
 from tests.middleware.running import run_steps
 
 Make = Callable[..., Middleware]
@@ -71,8 +71,9 @@ def run(
     due: list[int] = []
     state: dict[str, Any] | None = None
 
-    def note(ctx: Context) -> Iterator[None]:
+    def note(ctx: Context) -> Iterator[Any]:
         yield
+        yield LAST  # a checkpoint is saved after the way out
         if has_happened(ctx):
             due.append(ctx.env_step)
 
