@@ -178,6 +178,8 @@ class Evaluate:
     _confirm: int
     _confirm_at: float
     _share: float | None
+    count: int = 0
+    """The number of evaluations so far."""
     _env_steps: int = 0
     """Env steps of all evaluations."""
     _newest: float = 0.0
@@ -209,6 +211,7 @@ class Evaluate:
                 return
             self._check_own()
             value, episodes, is_final = self._play_within(left, ctx)
+        self.count += 1
         self._last_obs = self._envs.obs
         metrics = {"return": value, "episodes": episodes, "env_steps": self._env_steps}
         ctx.metrics.update({f"eval_{name}": number for name, number in metrics.items()})
@@ -284,6 +287,7 @@ class Evaluate:
     def state_dict(self) -> dict[str, Any]:
         of_training = self._of_training
         return {
+            "count": self.count,
             "env_steps": self._env_steps,
             "newest": self._newest,
             "of_training": None if of_training is None else float(of_training),
@@ -294,6 +298,7 @@ class Evaluate:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._period.load_state_dict(state)
+        self.count = int(state.get("count", 0))  # earlier versions have not saved it
         self._env_steps, self._newest = int(state["env_steps"]), float(state["newest"])
         self._of_training = state["of_training"]
         self._is_near = bool(state["is_near"])
