@@ -152,7 +152,7 @@ class SingleConfig(TrainConfig, ABC):
     evaluation every `eval_every` env steps."""
     eval_episodes: int | None = None
     """Greedy episodes in an evaluation. More is less noisy and costs more. None: 5 with an
-    `eval_share`, else 20."""
+    `eval_share`, else 20. If the run ends before the share covers so many, it has fewer."""
 
     @property
     def num_eval_episodes(self) -> int:

@@ -36,8 +36,8 @@ class TrainResult:
     """The result of a training."""
 
     policy: Policy
-    """The policy of the best evaluation; the last policy if it was better in the end, or if there was
-    no evaluation."""
+    """The policy of the best evaluation, or the last policy if that was better in the end, or if
+    there was no evaluation."""
     directory: Path
     """The directory of the run's metrics, curve and checkpoint."""
     solved: bool | None
@@ -171,6 +171,7 @@ def _run(
             confirm=config.confirm_episodes,
             confirm_at=options.target,
             share=config.running_share(eval_envs.spec.max_episode_steps),
+            max_env_steps=None if config.eval_share is None else options.max_env_steps,
         )
         task.use(evaluate)
         task.use(keep_best)
