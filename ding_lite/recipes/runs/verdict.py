@@ -161,11 +161,12 @@ def _room(
         return _Room()
     left = int(share * last.get("env_step", 0) - (last.get("eval_env_steps") or 0))
     limit = EnvMaker.of(options.env).spec().max_episode_steps
-    length = min(2 * (last.get("episode_length") or math.inf), limit or math.inf)
+    of_training = last.get("episode_length") or math.inf
+    length = min(2 * of_training, limit or math.inf)
     if limit is not None and verdict_is_short(limit):
         left, length = max(left, _ALWAYS), limit
     each = left // policies
-    if not is_alone and each < length:
+    if not is_alone and each < min(of_training, length):
         return None
     longest = length if is_alone else limit or math.inf  # what is cut cannot be compared
     if verdict_is_short(limit) or each >= JUDGED_EPISODES * longest:

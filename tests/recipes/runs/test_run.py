@@ -471,15 +471,29 @@ def as_weights(policy: DQN, value: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("share", "confirmed", "delivered", "why"),
+    ("share", "env_step", "confirmed", "delivered", "why"),
     [
-        (0.1, None, "best", "without a comparison with the last policy, as the share had no env"),
-        (0.1, Played(3.0, 90, 20), "last", "evaluation, as its evaluation ended the run"),
-        (None, None, "best", "chosen by the same episodes as the last policy, which had -501.0"),
+        (0.1, 9_000, None, "best", "without a comparison with the last policy, as the share had"),
+        (
+            0.1,
+            11_000,
+            None,
+            "best",
+            "chosen by the same episodes as the last policy, which had -",
+        ),
+        (0.1, 9_000, Played(3.0, 90, 20), "last", "evaluation, as its evaluation ended the run"),
+        (
+            None,
+            40,
+            None,
+            "best",
+            "chosen by the same episodes as the last policy, which had -",
+        ),
     ],
 )
 def test_the_best_policy_stays_unless_the_last_one_is_better_or_ended_the_run(
     share: float | None,
+    env_step: int,
     confirmed: Played | None,
     delivered: str,
     why: str,
@@ -490,7 +504,8 @@ def test_the_best_policy_stays_unless_the_last_one_is_better_or_ended_the_run(
         policy = DQN(envs.spec, DQNConfig(hidden=(8,)))
     policy.load_state_dict(as_weights(policy, 0.5))
     with Run("mine", options(env=env, target=0.0)) as run:
-        run.metrics.write_text('{"env_step": 40, "wall_s": 1.0}\n')
+        row = {"env_step": env_step, "episode_length": 501.0, "wall_s": 1.0}
+        run.metrics.write_text(json.dumps(row) + "\n")
         best = as_weights(policy, 0.25)
         line = run.judge(policy, eval_share=share, confirmed=confirmed, best=best)
         run.explain(line)
