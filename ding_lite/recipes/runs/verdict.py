@@ -73,7 +73,8 @@ def play_verdict(
     episodes = verdict.played.episodes
     if not 0 < episodes < JUDGED_EPISODES or not _reaches(verdict.played, options):
         return verdict
-    longer = _play(policy, options, _Room())
+    # Not the episodes by which the better one of two was chosen: those favour it.
+    longer = _play(policy, options, _Room(), seed=int(verdict.other is not None))
     spent = verdict.env_steps + longer.env_steps
     return dataclasses.replace(verdict, played=longer, env_steps=spent)
 
@@ -182,12 +183,12 @@ def _reaches(played: Played, options: Options) -> bool:
     return played.mean_return >= options.target
 
 
-def _play(policy: Policy, options: Options, room: _Room) -> Played:
+def _play(policy: Policy, options: Options, room: _Room, *, seed: int = 0) -> Played:
     """Play some episodes at a time, as long as there is room for as many more.
 
     Only the first ones are cut if they are too long; then their returns so far count.
     """
-    seed = options.seed + JUDGE_SEED
+    seed += options.seed + JUDGE_SEED
     num_envs, spent, longest = room.num_envs, 0, 0
     values: list[float] = []
     with make_envs(options.env, num_envs, seed=seed, frame_stack=policy.spec.frame_stack) as envs:
