@@ -128,9 +128,12 @@ def test_a_last_policy_that_is_better_than_the_best_evaluated_one_is_delivered(
     )
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
 def test_a_finished_run_goes_on_from_its_best_evaluation_whatever_it_has_delivered(
-    here: Path,
+    here: Path, is_killed: bool
 ) -> None:
+    if is_killed:  # before it could save what it delivers
+        shutil.rmtree(here / "best")
     changes: dict[str, Any] = {**EVALUATED, "max_env_steps": 200}
     longer = train(out=here, resume=True, **changes)
     at_once = train(out="at-once", **changes)
