@@ -78,6 +78,10 @@ def plot_runs(options: argparse.Namespace) -> None:
         ) from error
 
     _print_results(groups, metric)
+    if options.metric is None and metric == "return":
+        print(
+            "\nThe returns are of training episodes, which explore: not all runs have evaluations."
+        )
     print(f"\nDrawn in {path}")
 
 
@@ -125,7 +129,8 @@ def _below(groups: Sequence[RunGroup]) -> str:
 
 
 def _print_results(groups: Sequence[RunGroup], metric: str) -> None:
-    headings = ("run", "seed", "env steps", "episodes", f"last {metric}", f"best {metric}", "time")
+    of_metric = f"last {metric}", f"best {metric}"
+    headings = ("run", "seed", "env steps", "episodes", *of_metric, "final return", "time")
     rows: list[tuple[str, ...]] = []
     bold: list[bool] = []
     for group in groups:
@@ -139,14 +144,16 @@ def _print_results(groups: Sequence[RunGroup], metric: str) -> None:
 
 
 def _row(run: Result, metric: str) -> tuple[str, ...]:
-    last, (_, y) = run.rows[-1], run.points(metric)
+    last, (x, y) = run.rows[-1], run.points(metric)
+    is_older = metric == "eval_return" and int(x[-1]) != last["env_step"]
     return (
         named(run.directory),
         "" if run.seed is None else str(run.seed),
         as_text(run.env_steps or 0),
         as_text(last["episodes"]) if last.get("episodes") is not None else "",
-        as_text(float(y[-1])),
+        as_text(float(y[-1])) + (f" (at {int(x[-1]):,})" if is_older else ""),
         as_text(float(y.max())),
+        "" if run.final is None else as_text(run.final),
         f"{last['wall_s']:,.1f} s",
     )
 
@@ -154,6 +161,7 @@ def _row(run: Result, metric: str) -> tuple[str, ...]:
 def _summary(group: RunGroup, metric: str) -> tuple[str, ...]:
     curves = [run.points(metric)[1] for run in group.runs]
     last, best = [float(y[-1]) for y in curves], [float(y.max()) for y in curves]
+    finals = [run.final for run in group.runs if run.final is not None]
     steps = [float(run.env_steps or 0) for run in group.runs]
     return (
         f"{group.label}, mean of {len(group.runs)}",
@@ -162,5 +170,6 @@ def _summary(group: RunGroup, metric: str) -> tuple[str, ...]:
         "",
         f"{as_text(fmean(last))} ± {as_text(stdev(last))}",
         f"{as_text(fmean(best))} ± {as_text(stdev(best))}",
+        f"{as_text(fmean(finals))} ± {as_text(stdev(finals))}" if len(finals) > 1 else "",
         "",
     )

@@ -42,6 +42,7 @@ def evaluate(
     confirm: int = 20,
     confirm_at: float | None = None,
     share: float | None = None,
+    max_env_steps: int | None = None,
     name: str = "",
 ) -> Evaluate: ...
 @overload
@@ -120,9 +121,11 @@ eval_episodes, eval_return, eval_steps, fitness_mean)
             `keep_best`, `curve` and `stop_at` follow the other one.
         confirm_envs: The environments of the best agent's fresh episodes; `envs` by default. Use
             it for whole episodes if those of `envs` are cut to save env steps.
-        max_env_steps: Maximum env steps of a population's run, including those of evaluations.
-            Fresh episodes that might exceed it are not played, and the run continues. An evaluation
-            that could not be confirmed sets no `eval_value`.
+        max_env_steps: Maximum env steps of the run. If the `share` of these does not cover even one
+            evaluation of a policy, evaluations have fewer episodes: as many as it covers twice. For
+            a population they include those of evaluations: fresh episodes that might exceed them
+            are not played, and the run continues. An evaluation that could not be confirmed sets no
+            `eval_value`.
 
     Raises:
         ConfigError: A setting is out of range or does not apply to a policy or a population, or
@@ -155,11 +158,15 @@ eval_episodes, eval_return, eval_steps, fitness_mean)
         return EvaluatePopulation(
             what, envs, period, goal, episodes, confirm, sure_envs, max_env_steps, processes
         )
+    if share is not None:
+        del of_agents["max_env_steps"]
     _refuse({**of_agents, "processes": processes}, what)
     check_fits(what, envs)
     confirm_at = goal if confirm_at is None else min(goal, confirm_at)
     episodes, confirm = for_all_envs(episodes, envs), for_all_envs(confirm, envs)
-    return Evaluate(what, envs, period, goal, episodes, confirm, confirm_at, share, name)
+    return Evaluate(
+        what, envs, period, goal, episodes, confirm, confirm_at, share, max_env_steps, name
+    )
 
 
 def _refuse(misplaced: Mapping[str, object], what: object) -> None:
@@ -183,7 +190,10 @@ class Evaluate:
     _confirm: int
     _confirm_at: float
     _share: float | None
+    _max_env_steps: int | None
     _name: str
+    count: int = 0
+    """The number of evaluations so far."""
     _env_steps: int = 0
     """Env steps of all evaluations."""
     _newest: float = 0.0
@@ -215,6 +225,7 @@ class Evaluate:
                 return
             self._check_own()
             value, episodes, is_final = self._play_within(left, ctx)
+        self.count += 1
         self._last_obs = self._envs.obs
         metrics = {"return": value, "episodes": episodes, "env_steps": self._env_steps}
         end = f"/{self._name}" if self._name else ""
@@ -247,7 +258,15 @@ class Evaluate:
         length = self._of_training or self._envs.spec.max_episode_steps
         if length is None:
             return False  # the length of episodes is not known before one has ended
-        return left >= self._episodes * max(length, self._newest)
+        length = max(length, self._newest)
+        return left >= self._affordable(length) * length
+
+    def _affordable(self, length: float) -> int:
+        """Return the episodes of an evaluation; fewer if the run ends before they are paid for."""
+        share, most, num_envs = self._share, self._max_env_steps, self._envs.num_envs
+        if share is None or most is None or share * most > self._episodes * length:
+            return self._episodes
+        return max(1, int(share * most / (2 * length)) // num_envs) * num_envs
 
     def _play_within(self, left: float, ctx: Context) -> tuple[float, int, bool]:
         """Return the mean return, the number of completed episodes, and whether the run ends."""
@@ -291,6 +310,7 @@ class Evaluate:
     def state_dict(self) -> dict[str, Any]:
         of_training = self._of_training
         return {
+            "count": self.count,
             "env_steps": self._env_steps,
             "newest": self._newest,
             "of_training": None if of_training is None else float(of_training),
@@ -301,6 +321,7 @@ class Evaluate:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._period.load_state_dict(state)
+        self.count = int(state.get("count", 0))  # earlier versions have not saved it
         self._env_steps, self._newest = int(state["env_steps"]), float(state["newest"])
         self._of_training = state["of_training"]
         self._is_near = bool(state["is_near"])

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 @overload
-def keep_best(what: Policy, directory: str | os.PathLike[str]) -> Middleware: ...
+def keep_best(what: Policy, directory: str | os.PathLike[str]) -> KeepBest: ...
 @overload
 def keep_best(what: Population, directory: str | os.PathLike[str]) -> KeepBestAgent: ...
 def keep_best(what: Policy | Population, directory: str | os.PathLike[str]) -> Middleware:
@@ -56,10 +56,12 @@ def keep_best(what: Policy | Population, directory: str | os.PathLike[str]) -> M
         return KeepBestAgent(what, Path(directory))
     check_has(what, "state_dict", "policy")
     check_saveable(what.state_dict(), "policy")
-    return _KeepBest(what, Path(directory))
+    return KeepBest(what, Path(directory))
 
 
-class _KeepBest:
+class KeepBest:
+    """The middleware that `keep_best` makes for a policy."""
+
     __name__ = "keep_best"
 
     def __init__(self, policy: Policy, directory: Path) -> None:
@@ -90,10 +92,10 @@ class _KeepBest:
             )
 
     def _take(self, ctx: Context) -> None:
-        self._save(self._policy, ctx)
+        self.save(self._policy, ctx, ctx.eval_value)
 
-    def _save(self, policy: Policy, ctx: Context) -> None:
-        """Save a policy alone, with the return of its evaluation in this step."""
+    def save(self, policy: Policy, ctx: Context, value: float) -> None:
+        """Save a policy alone, with its mean return."""
         state, train_iter = policy.state_dict(), ctx.get("train_iter", 0)
         directory = self._directory
         check_finite(state, POLICY, known=self._known, train_iter=train_iter, directory=directory)
@@ -101,7 +103,7 @@ class _KeepBest:
             "total_step": ctx.total_step,
             "env_step": ctx.get("env_step", 0),
             "train_iter": train_iter,
-            "eval_value": float(ctx.eval_value),
+            "eval_value": float(value),
             POLICY: describe(policy),
         }
         save_checkpoint(directory, state, meta=meta)
@@ -115,7 +117,7 @@ class _KeepBest:
         self._has_seen = state["best"] is not None
 
 
-class KeepBestAgent(_KeepBest):
+class KeepBestAgent(KeepBest):
     """The middleware that `keep_best` makes for a population."""
 
     def __init__(self, population: Population, directory: Path) -> None:
@@ -130,7 +132,7 @@ class KeepBestAgent(_KeepBest):
 
     def _take(self, ctx: Context) -> None:
         best = self.population.best
-        self._save(best.policy, ctx)
+        self.save(best.policy, ctx, ctx.eval_value)
         self._agent = best.clone()
 
     def state_dict(self) -> dict[str, Any]:

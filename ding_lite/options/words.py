@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from ding_lite.io.files import path_fault
 MOST = 2**63 - 1
 """The maximum whole number: checkpoints and messages hold signed 64-bit integers."""
 _MOST_SHOWN = 60
+_WHOLE = re.compile(r"[0-9]+(_[0-9]+)*(e[0-9]{1,2})?", re.IGNORECASE)
 _SEARCHED = (
     "expected is LOW:HIGH, both whole or both not, LOW:HIGH:log for all orders of magnitude, or "
     "several values with `|`: lr=1e-4:1e-2:log, batch_size=8:64, 'loss=huber|mse'"
@@ -20,9 +22,12 @@ _SEARCHED = (
 
 
 def whole_number(low: int, high: int = MOST) -> Callable[[str], int]:
+    """Return a reader of whole numbers, which may be written as 1_000 or 1e3, too."""
+
     def read(word: str) -> int:
-        is_number = word.isascii() and word.isdigit() and len(word) <= _MOST_SHOWN
-        number = int(word) if is_number else low - 1
+        is_number = _WHOLE.fullmatch(word) is not None and len(word) <= _MOST_SHOWN
+        value = _value(word) if is_number else None
+        number = value if isinstance(value, int) else low - 1
         if not low <= number <= high:
             most = f", and at most {high}" if number > high else ""
             raise argparse.ArgumentTypeError(

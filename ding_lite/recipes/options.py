@@ -32,6 +32,9 @@ class Options(RunOptions):
     """
 
     def __post_init__(self) -> None:
+        most: Any = self.max_env_steps
+        if isinstance(most, float) and most.is_integer():  # 1e6 is usual for env steps
+            object.__setattr__(self, "max_env_steps", int(most))
         flags = {one.name: vars(self)[one.name] for one in fields(self) if one.type == "bool"}
         check_all(
             one_of((False, True), **flags),

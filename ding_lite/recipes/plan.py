@@ -319,9 +319,12 @@ def _check_names(policy: str, given: Iterable[str], known: list[str]) -> None:
     faults = []
     for key in map(str, given):
         if (option := elsewhere.OPTIONS.get(key, key)) in NO_SETTINGS:
+            what = f'"{key}" is an option and no setting'
+            if key != option:
+                what = f'"{key}" is unknown. Did you mean the option "{option}"'
             faults.append(
-                f'"{option}" is an option and no setting: --{option.replace("_", "-")} on the '
-                f"command line, train(..., {option}=...) in Python"
+                f"{what}: --{option.replace('_', '-')} on the command line, train(..., "
+                f"{option}=...) in Python" + "?" * (key != option)
             )
         elif key not in known:
             setting = elsewhere.known_setting(key, known)

@@ -12,7 +12,7 @@ from typing import Any, Self
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
 from ding_lite.middleware.checks import check_batch
-from ding_lite.recipes.runs.verdict import verdict_is_short
+from ding_lite.recipes.runs.verdict import ENVS_FOR_ONE_OF_EVALUATIONS, verdict_is_short
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.formulas.schedules import linear
@@ -41,9 +41,6 @@ from ding_lite.settings.rules import (
 
 EVAL_EPISODES, EVAL_EPISODES_WITHIN_SHARE = 20, 5
 """Greedy episodes in an evaluation without and with an `eval_share`."""
-ENVS_FOR_ONE_OF_EVALUATIONS = 8
-"""Training environments for each evaluation environment with an `eval_share`: env steps of both
-then cost about the same."""
 UPDATE_RATIO = partial(inside, 1e-6, 1e6)
 """The bounds of `update_ratio`: beyond them a step of the pipeline would never end."""
 
@@ -149,13 +146,13 @@ class SingleConfig(TrainConfig, ABC):
 
     eval_share: float | None = setting(0.1, positive, optional=True)
     """The maximum ratio of evaluation env steps to training env steps. An evaluation that exceeds
-    it delays the next one. Not counted are the evaluation of 20 or more episodes that ends a run,
-    and a verdict of 20 episodes with at most 10,000 env steps in all; a longer verdict is limited
-    to the rest of the share. With None, and by default if `eval_every` is given, there is an
+    it delays the next one. Not counted are the 20 or more episodes of a policy that reaches the
+    target, and a verdict with at most 10,000 env steps in all; a longer verdict is limited to the
+    rest of the share. With None, and by default if `eval_every` is given, there is an
     evaluation every `eval_every` env steps."""
     eval_episodes: int | None = None
     """Greedy episodes in an evaluation. More is less noisy and costs more. None: 5 with an
-    `eval_share`, else 20."""
+    `eval_share`, else 20. If the run ends before the share covers so many, it has fewer."""
 
     @property
     def num_eval_episodes(self) -> int:

@@ -9,22 +9,26 @@ from pathlib import Path
 from typing import Any, cast
 
 from ding_lite import middleware as mw
+from ding_lite.middleware.evaluate import Evaluate
 from ding_lite.options.derived import documented
 from ding_lite.recipes.choices import Choices, checked_settings
 from ding_lite.recipes.plan import RunPlan, make_plan
-from ding_lite.recipes.runs.directory import has_best
+from ding_lite.recipes.runs.directory import has_best, put_best_aside
 from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.train_config import SingleConfig
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from ding_lite.rl.envs.making import EnvLike, EnvWrapper
 from ding_lite.rl.envs.vector import Envs, make_envs
-from ding_lite.rl.evaluation import Played
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer
+from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import MakeMiddleware, Middleware
 from ding_lite.runtime.task import Task
+
+_FEW = 3
+"""Evaluations of a run below which a sentence says how to have more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +36,8 @@ class TrainResult:
     """The result of a training."""
 
     policy: Policy
-    """The policy of the best evaluation; the last policy if there was no evaluation."""
+    """The policy of the best evaluation, or the last policy if that was better in the end, or if
+    there was no evaluation."""
     directory: Path
     """The directory of the run's metrics, curve and checkpoint."""
     solved: bool | None
@@ -121,11 +126,17 @@ def run_plan(plan: RunPlan) -> TrainResult:
         policy = plan.make_policy(envs.spec)
         config.check_sizes(envs, policy)
         with plan.open_run(plan.name) as run:
-            confirmed = _run(plan, run, policy, envs, eval_envs)
-            if has_best(run.directory):
-                policy.load_state_dict(load_checkpoint(run.best).state)
-            numbers = run.judge(policy, eval_share=config.eval_share, confirmed=confirmed)
-            run.explain(numbers)
+            keep_best = mw.keep_best(policy, run.best)
+            ctx, evaluate = _run(plan, run, policy, envs, eval_envs, keep_best)
+            best = _best_before(run, ctx)
+            confirmed = evaluate.final(ctx.get("env_step", 0))
+            numbers = run.judge(
+                policy, eval_share=config.eval_share, confirmed=confirmed, best=best
+            )
+            if numbers.get("delivered") == "last":
+                put_best_aside(run.directory)
+                keep_best.save(policy, ctx, numbers["eval_return"])
+            run.explain(numbers, try_next=_few_evaluations(evaluate.count, config, numbers))
     return TrainResult(
         policy=policy, directory=run.shown, solved=numbers["solved"], numbers=numbers
     )
@@ -137,8 +148,9 @@ def _run(
     policy: Policy,
     envs: Envs,
     eval_envs: Envs,
-) -> Played | None:
-    """Train; return the evaluation that ended the run, if one did."""
+    keep_best: Middleware,
+) -> tuple[Context, Evaluate]:
+    """Train; return the last ctx, and the middleware that has evaluated the policy."""
     options = run.options
     config = cast(SingleConfig, plan.config).within(options.max_env_steps, envs.num_envs)
     goal = options.target + config.target_margin
@@ -159,11 +171,33 @@ def _run(
             confirm=config.confirm_episodes,
             confirm_at=options.target,
             share=config.running_share(eval_envs.spec.max_episode_steps),
+            max_env_steps=None if config.eval_share is None else options.max_env_steps,
         )
         task.use(evaluate)
-        task.use(mw.keep_best(policy, run.best))
+        task.use(keep_best)
         task.use(mw.stop_at(env_step=options.max_env_steps))
         plan.save_and_report(task, run, parts, config)
         run.resume(parts, stop_at=goal)
         task.run()
-        return evaluate.final(task.ctx.get("env_step", 0))
+        return task.ctx, evaluate
+
+
+def _few_evaluations(count: int, config: SingleConfig, numbers: Mapping[str, Any]) -> str:
+    """Return a sentence about few evaluations, if the share is why there were no more."""
+    wanted = min(_FEW, (numbers["env_steps"] or 0) // config.eval_every)
+    if config.eval_share is None or numbers["solved"] or count >= wanted:
+        return ""
+    were = "was 1 evaluation" if count == 1 else f"were {count or 'no'} evaluations"
+    return (
+        f"There {were} before the verdict, as evaluations take at most {config.eval_share:.0%} of "
+        f"the env steps. More come with a longer run, with --set eval_share=..., or with --set "
+        f"eval_every=..., which lifts this limit."
+    )
+
+
+def _best_before(run: Run, ctx: Context) -> dict[str, Any] | None:
+    """Return the state of the policy of the best evaluation, if the last policy is another."""
+    if not has_best(run.directory):
+        return None
+    best = load_checkpoint(run.best)
+    return None if best.meta["env_step"] == ctx.get("env_step", 0) else best.state

@@ -31,7 +31,7 @@ SPECIAL = {
 NUMBERS = [
     *(
         (f"{TRAIN} --seed {word}", "a whole number from 0 on")
-        for word in ("-1", "1.5", "0x10", "٣", "1_000", "<EMPTY>", "inf")
+        for word in ("-1", "1.5", "0x10", "٣", "1__000", "1e-3", "<EMPTY>", "inf")
     ),
     *((f"{TRAIN} --seed {word}", "9223372036854775807") for word in ("<2^63>", "<2^64>")),
     (f"{TRAIN} --seed <DIGITS>", "(5000 characters)"),

@@ -26,7 +26,7 @@ def test_seeds_become_one_curve_with_a_band(capsys: pytest.CaptureFixture[str]) 
     out, err = capsys.readouterr()
     assert err == ""
     assert [" ".join(line.split()) for line in out.splitlines()] == [
-        "run seed env steps episodes last eval_return best eval_return time",
+        "run seed env steps episodes last eval_return best eval_return final return time",
         "runs/dqn/CartPole-v1/1 1 400 30 30 4.0 s",
         "runs/dqn/CartPole-v1/2 2 400 40 40 4.0 s",
         "runs/dqn/CartPole-v1/3 3 400 50 50 4.0 s",
@@ -44,6 +44,21 @@ def test_seeds_become_one_curve_with_a_band(capsys: pytest.CaptureFixture[str]) 
     ):
         assert expected in words
     assert 'PolyCollection_1"' in Path("curves.svg").read_text()
+
+
+def test_the_final_evaluation_and_the_env_step_of_an_earlier_last_one_are_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    leave("r/1", rows=5)
+    Path("r/1/result.json").write_text('{"eval_return": 222.6}')
+    leave("r/2", seed=1)
+    assert main(["plot", "r"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[1:] for line in out.splitlines()[1:3]] == [
+        ["0", "500", "20", "(at", "400)", "20", "222.6", "5.0", "s"],
+        ["1", "400", "30", "30", "4.0", "s"],
+    ]
+    assert "training" not in out
 
 
 def test_dollar_signs_in_names_are_drawn_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,7 +121,9 @@ def test_without_evaluations_the_returns_are_drawn(capsys: pytest.CaptureFixture
     leave("r/1")
     leave("r/2", rows=1, seed=1)
     assert main(["plot", "r"]) == 0
-    assert "last return" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "last return" in out
+    assert "The returns are of training episodes, which explore: not all runs have" in out
     assert Path("plot.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -171,6 +171,20 @@ def test_within_a_share_evaluations_wait_until_they_are_paid_for(policy, eval_en
     assert evaluate.state_dict()["env_steps"] == evaluated[-1][1]
 
 
+@pytest.mark.parametrize(("max_env_steps", "first"), [(20_000, 10_000), (26_000, 25_000)])
+def test_where_the_share_of_a_run_covers_no_evaluation_it_has_fewer_episodes(
+    balancer: Balancer, max_env_steps: int, first: int
+) -> None:
+    with make_envs("CartPole-v1", 1, seed=1) as eval_envs:
+        evaluate = mw.evaluate(
+            balancer, eval_envs, every=1, episodes=5, share=0.1, max_env_steps=max_env_steps
+        )
+        task = run_steps(collecting(500.0), evaluate, finish_once_evaluated, steps=300)
+    assert task.ctx.env_step == first
+    assert evaluate.state_dict()["env_steps"] == 0.1 * first
+    assert evaluate.count == 1
+
+
 def test_within_a_share_nothing_is_played_before_the_length_of_an_episode_is_paid_for(
     policy: DQN, eval_envs: Envs
 ) -> None:

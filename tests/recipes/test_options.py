@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ding_lite
@@ -147,6 +149,17 @@ def test_a_run_without_a_target_goes_on_without_one(tmp_path: Path) -> None:
         pass
     assert parse(*out, "--resume").goal is None
     assert parse(*out, "--resume", "--target", "100").goal == 100.0
+
+
+def test_a_count_of_env_steps_may_be_a_float_without_a_fraction() -> None:
+    counts: list[Any] = [1e5, np.float64(1e5)]
+    for count in counts:
+        made = replace(OWN, max_env_steps=count)
+        assert (made.max_env_steps, type(made.max_env_steps)) == (100_000, int)
+    too: list[Any] = [1e5 + 0.5, math.inf]
+    for wrong in too:
+        with pytest.raises(ConfigError, match=r"`max_env_steps` is .*; it must be a whole number"):
+            replace(OWN, max_env_steps=wrong)
 
 
 @pytest.mark.parametrize(

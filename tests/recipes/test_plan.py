@@ -195,7 +195,16 @@ def test_an_environment_without_a_threshold_has_no_target() -> None:
     [
         ("dqn", {"learning_rate": 1.0}, '"learning_rate". Did you mean "lr"? The settings of dqn'),
         ("dqn", {"zzz": 1.0}, 'Unknown setting "zzz". The settings of dqn are: gamma, normalize_'),
-        ("dqn", {"n_envs": 1}, '"num_envs" is an option and no setting: --num-envs on the command'),
+        (
+            "dqn",
+            {"n_envs": 1},
+            '"n_envs" is unknown. Did you mean the option "num_envs": --num-envs',
+        ),
+        (
+            "dqn",
+            {"total_timesteps": 9},
+            '"total_timesteps" is unknown. Did you mean the option "max',
+        ),
         ("dqn", {"num_envs": 1}, "--num-envs on the command line, train(..., num_envs=...) in Py"),
         ("dqn", {"lr": "fast"}, "`lr` is 'fast'; `float` was expected"),
         ("dqn", {"double": "no"}, "`double` is 'no'; `bool` (true or false) was expected"),

@@ -88,7 +88,7 @@ def test_it_returns_the_policy_and_leaves_a_whole_run(run: Watched) -> None:
     left = {path.name.partition(".out.")[0] for path in result.directory.iterdir()}
     assert left == {
         *("config.json", "metrics.jsonl", "checkpoint", "best", "curve.png", "events"),
-        *("pipeline.txt", "result.json"),
+        *("pipeline.txt", "result.json", "best_evaluated"),
     }
     assert result.solved is False
     assert result.numbers["env_steps"] == 160
@@ -103,11 +103,57 @@ def test_the_best_policy_is_kept_and_speed_and_memory_are_reported(run: Watched)
     assert rows[-1]["steps_per_s"] > 0.0
     evaluations = {row["eval_env_step"]: row["eval_return"] for row in rows if "eval_return" in row}
     assert len(evaluations) == 3
-    best = load_checkpoint(run.result.directory / "best").meta
+    best = load_checkpoint(run.result.directory / "best_evaluated").meta
     assert best["eval_value"] >= max(evaluations.values())
     policy = load_policy(run.result.directory)
     assert policy.config == run.result.policy.config
     assert same_weights(policy, run.result.policy)
+
+
+def test_a_last_policy_that_is_better_than_the_best_evaluated_one_is_delivered(
+    run: Watched, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result, numbers = run.result, run.result.numbers
+    assert numbers["delivered"] == "last"
+    assert numbers["other_return"] < numbers["eval_return"]
+    assert same_weights(result.policy, load_policy(here, last=True))
+    kept = load_checkpoint(here / "best").meta
+    assert (kept["env_step"], kept["eval_value"]) == (160, numbers["eval_return"])
+    assert load_checkpoint(here / "best_evaluated").meta["env_step"] < 160
+
+    again = ding_lite.train("dqn", "CartPole-v1", out=here, resume=True)
+    assert {**again.numbers, "wall_s": 0, "seconds": 0} == {**numbers, "wall_s": 0, "seconds": 0}
+    assert load_checkpoint(here / "best").meta == kept
+    assert (
+        "  delivered    the last policy, chosen by the same episodes as the policy of the best "
+        in (capsys.readouterr().err)
+    )
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_finished_run_goes_on_from_its_best_evaluation_whatever_it_has_delivered(
+    here: Path, is_killed: bool
+) -> None:
+    if is_killed:  # before it could save what it delivers
+        shutil.rmtree(here / "best")
+    changes: dict[str, Any] = {**EVALUATED, "max_env_steps": 200}
+    longer = train(out=here, resume=True, **changes)
+    at_once = train(out="at-once", **changes)
+    assert load_checkpoint(here / "best").meta == load_checkpoint("at-once/best").meta
+    assert same_weights(longer.policy, at_once.policy)
+    assert longer.numbers.get("delivered") == at_once.numbers.get("delivered")
+    assert longer.numbers["eval_return"] == at_once.numbers["eval_return"]
+
+
+@pytest.mark.parametrize("max_env_steps", [3_000, 30_000])
+def test_what_the_best_and_the_last_policy_play_is_within_the_share(max_env_steps: int) -> None:
+    few: dict[str, Any] = {"max_env_steps": max_env_steps, "unroll": 64, "epochs": 1}
+    numbers = ding_lite.train("ppo", Survives, quiet=True, hidden=(8,), **few).numbers
+    assert 0 < numbers["eval_env_steps"] <= 0.05 * numbers["env_steps"]
+    assert numbers["delivered"] in ("best", "last")
+    assert numbers["other_return"] > 0.0
+    assert numbers["eval_env_steps"] + numbers["verdict_env_steps"] <= 0.1 * numbers["env_steps"]
+    assert numbers["eval_episodes"] >= 1
 
 
 def test_middleware_of_ones_own_sees_the_metrics_and_adds_to_them(run: Watched) -> None:
@@ -276,8 +322,8 @@ def test_what_would_end_a_run_is_confirmed_by_as_many_episodes_as_are_asked_for(
 
 def never_there(**more: Any) -> dict[str, Any]:
     few: dict[str, Any] = {"max_env_steps": 4_000, "hidden": (8,), "update_ratio": 0.05}
-    few |= {"warmup": 1_000, "warmup_hold": 1, "quiet": True}
-    return ding_lite.train("dqn", "MountainCar-v0", **few, **more).numbers
+    few |= {"warmup": 1_000, "warmup_hold": 1, "quiet": True, **more}
+    return ding_lite.train("dqn", "MountainCar-v0", **few).numbers
 
 
 def test_by_default_evaluations_stay_within_a_tenth_of_the_env_steps() -> None:
@@ -286,6 +332,26 @@ def test_by_default_evaluations_stay_within_a_tenth_of_the_env_steps() -> None:
     assert numbers["eval_env_steps"] == 0  # four episodes of 600 would be too many
     assert (numbers["eval_episodes"], numbers["verdict_env_steps"]) == (1, 600)
     assert numbers["seconds"].keys() >= {"train", "collect", "verdict", "other"}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            {"eval_share": 0.1, "eval_every": 1_000},
+            "There were no evaluations before the verdict, as",
+        ),
+        ({"eval_share": 9.0, "eval_every": 500}, ""),
+        ({"target": -1e6, "target_margin": 2e6}, ""),
+    ],
+)
+def test_a_run_says_how_to_have_more_evaluations_where_the_share_allows_few(
+    more: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    never_there(**{"env_args": {"max_episode_steps": 600}, "quiet": False, **more})
+    told = capsys.readouterr().err
+    assert ("evaluation" in told.splitlines()[-1]) == bool(said)
+    assert said in told
 
 
 def test_short_verdicts_and_evaluations_that_were_asked_for_are_whole() -> None:
@@ -326,6 +392,20 @@ def test_a_run_that_is_shorter_than_a_block_of_env_steps_makes_a_shorter_block(
         policy, "CartPole-v1", quiet=True, out="here", resume=True, max_env_steps=1_000
     )
     assert longer.numbers["env_steps"] >= 992
+
+
+class Survives(gymnasium.Env[Any, Any]):
+    """Ends in each step with a probability, and has no time limit."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(2, np.float32), 1.0, bool(self.np_random.random() < 0.1), False, {}
 
 
 class Waits(gymnasium.Env[Any, Any]):

@@ -18,7 +18,10 @@ from ding_lite.options.words import show
 TOPOLOGIES = ("star", "mesh", "tree", "alone")
 PROTOCOLS = ("ipc", "tcp")
 EXPORT_FORMATS = ("onnx", "torch")
-SORTED_BY = ("run", "policy", "env", "seed", "steps", "last", "best", "time", "state", "when")
+SORTED_BY = (
+    *("run", "policy", "env", "seed", "steps"),
+    *("last", "best", "final", "time", "state", "when"),
+)
 """The columns of `ding-lite runs`."""
 MOST_SECONDS = 1e9
 """About 30 years; the system's clocks end at ten times that."""

@@ -182,7 +182,7 @@ class _OfRun(Command):
     trust = Option(action="store_true")
     """{trust}"""
     last = Option(action="store_true")
-    """{verb} the newest weights of a run (default: those of its best evaluation)"""
+    """{verb} the newest weights of a run (default: those of its best policy)"""
 
 
 class Watch(_OfRun):

@@ -19,6 +19,9 @@ from ding_lite.middleware.report.log import as_text
 from ding_lite.recipes.runs.results import read_result, runs_in
 from ding_lite.rl.envs.naming import short_name
 
+_OF_TRAINING = ("last", "best")
+"""Columns with returns of training if a run has no evaluation."""
+
 
 def list_runs(options: argparse.Namespace) -> None:
     """Print a table of runs, and an error for each damaged directory."""
@@ -29,19 +32,22 @@ def list_runs(options: argparse.Namespace) -> None:
             rows.append(_row(Record(read_result(directory))))
         except ConfigError as error:
             print(f"ding-lite runs: {printable(str(error))}", file=sys.stderr)
-    rows.sort(key=lambda row: _rank(row[sort]))
+    rows.sort(key=lambda row: _rank(_shown(row, sort)))
     for row in rows:  # only now: where summer time ends, an hour of local times comes twice
         row["when"] = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["when"]))
     if options.json:
         print(json.dumps({"runs": rows}, indent=1))
     elif rows:
-        print_table(SORTED_BY, [[_formatted(*cell) for cell in row.items()] for row in rows])
+        print_table(SORTED_BY, [[_formatted(row, name) for name in SORTED_BY] for row in rows])
+        if any(_is_of_training(row, name) for row in rows for name in _OF_TRAINING):
+            print("* of training episodes, which explore, as the run has no evaluation")
     else:
         raise ConfigError(f"There is no run in {named(folder)}. `ding-lite train` makes one.")
 
 
 def _row(run: Record) -> dict[str, Any]:
-    _, y = run.points(run.metric)
+    """Return the columns of a run, and the returns of its training, which may replace some."""
+    (_, evaluated), (_, trained) = run.points("eval_return"), run.points("return")
     facts = run.facts
     values = (
         named(run.directory),
@@ -49,13 +55,27 @@ def _row(run: Record) -> dict[str, Any]:
         None if facts.get("env") is None else short_name(str(facts["env"])),
         run.seed,
         run.env_steps,
-        float(y[-1]) if len(y) else None,
-        run.best() if len(y) else None,
+        float(evaluated[-1]) if len(evaluated) else None,
+        float(evaluated.max()) if len(evaluated) else None,
+        run.final,
         run.last.get("wall_s"),
         run.state,
         run.changed,
     )
-    return dict(zip(SORTED_BY, values, strict=True))
+    of_training = {
+        "training_last": float(trained[-1]) if len(trained) else None,
+        "training_best": float(trained.max()) if len(trained) else None,
+    }
+    return {**dict(zip(SORTED_BY, values, strict=True)), **of_training}
+
+
+def _shown(row: dict[str, Any], name: str) -> Any:  # noqa: ANN401 - a cell
+    """Return the value of a column; the return of training if the run has no evaluation."""
+    return row[f"training_{name}"] if _is_of_training(row, name) else row[name]
+
+
+def _is_of_training(row: dict[str, Any], name: str) -> bool:
+    return row[name] is None and row.get(f"training_{name}") is not None
 
 
 def _rank(value: str | float | None) -> tuple[bool, bool, Any]:
@@ -65,9 +85,11 @@ def _rank(value: str | float | None) -> tuple[bool, bool, Any]:
     return value is None, True, "" if value is None else by_number(value)
 
 
-def _formatted(name: str, value: Any) -> str:  # noqa: ANN401 - a cell
+def _formatted(row: dict[str, Any], name: str) -> str:
+    value = _shown(row, name)
     if value is None:
         return ""
     if name == "time":
         return f"{value:,.1f} s"
-    return as_text(value) if isinstance(value, int | float) and name != "seed" else str(value)
+    text = as_text(value) if isinstance(value, int | float) and name != "seed" else str(value)
+    return f"{text}*" if _is_of_training(row, name) else text

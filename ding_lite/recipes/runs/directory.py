@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +23,8 @@ from ding_lite.rl.checkpoint.save_load import MANIFEST
 CONFIG, METRICS, CHECKPOINT, CURVE = "config.json", "metrics.jsonl", "checkpoint", "curve.png"
 PIPELINE, NODES, RESULT = "pipeline.txt", "nodes.jsonl", "result.json"
 """The pipeline as `Task.draw` prints it, the counts of the nodes over time, and the last line."""
-BEST = "best"
+BEST, BEST_EVALUATED = "best", "best_evaluated"
+"""The policy that a run delivers; and that of the best evaluation, if the last one is better."""
 EVENTS = "events.out.tfevents.*"
 _OF_CHECKPOINTS = (MANIFEST, "tensors-*.safetensors", "rows-*.bin")
 _MOST_SHOWN = 120
@@ -140,6 +142,19 @@ def has_checkpoint(directory: Path) -> bool:
 
 def has_best(directory: Path) -> bool:
     return (directory / BEST / MANIFEST).exists()
+
+
+def put_best_aside(directory: Path) -> None:
+    """Keep the policy of the best evaluation for a resumed run, where another one is delivered."""
+    (directory / BEST).rename(directory / BEST_EVALUATED)
+
+
+def put_back_best(directory: Path) -> None:
+    """Undo `put_best_aside`: a resumed run goes on with the policy of its best evaluation."""
+    if (directory / BEST_EVALUATED / MANIFEST).exists():
+        if (directory / BEST).exists():
+            shutil.rmtree(directory / BEST)
+        (directory / BEST_EVALUATED).rename(directory / BEST)
 
 
 def begin_anew(directory: Path) -> None:

@@ -19,10 +19,16 @@ import numpy as np
 from ding_lite.errors import ConfigError, did_you_mean, printable
 from ding_lite.io.files import by_number, named
 from ding_lite.io.memory import parsable_bytes
-from ding_lite.io.reading import parse_json, read_end, read_file
+from ding_lite.io.reading import parse_json, read_end, read_file, read_json_object
 from ding_lite.middleware.env_step_budget import spent
 from ding_lite.middleware.report.report import OPTIONS
-from ding_lite.recipes.runs.directory import CONFIG, METRICS, read_description, saved_description
+from ding_lite.recipes.runs.directory import (
+    CONFIG,
+    METRICS,
+    RESULT,
+    read_description,
+    saved_description,
+)
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.naming import short_name
 
@@ -71,6 +77,14 @@ class Result:
             "program": self.description.get("example"),
             **{name: named[name] for name in named if name not in _ONLY_OF_ONE},
         }
+
+    @cached_property
+    def final(self) -> float | None:
+        """The mean return of the final evaluation; None if the run has not ended."""
+        with suppress(OSError, ValueError):
+            value = read_json_object(self.directory / RESULT, most=_END_BYTES).get("eval_return")
+            return float(value) if isinstance(value, int | float) and _is_told(value) else None
+        return None
 
     def has(self, metric: str) -> bool:
         return any(row.get(metric) is not None for row in self.rows)

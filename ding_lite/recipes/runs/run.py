@@ -25,7 +25,13 @@ from ding_lite.recipes.runs.criterion import EPISODES_PER_COLLECTOR
 from ding_lite.recipes.runs.description import changed_versions, check_same, describe_run, plain
 from ding_lite.recipes.runs.results import last_row
 from ding_lite.recipes.runs.stages import Recorder, StageSeconds, seconds_by_stage
-from ding_lite.recipes.runs.verdict import JUDGED_EPISODES, explain_verdict, is_solved, play_verdict
+from ding_lite.recipes.runs.verdict import (
+    JUDGED_EPISODES,
+    Verdict,
+    explain_verdict,
+    is_solved,
+    play_verdict,
+)
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from ding_lite.rl.evaluation import Played
 from ding_lite.rl.protocols import Policy
@@ -163,6 +169,7 @@ class Run:
         """
         if not files.has_checkpoint(self.directory):
             return
+        files.put_back_best(self.directory)
         if files.has_best(self.directory):
             self._check_best()
         with passing_warnings(self.tell):
@@ -219,7 +226,12 @@ class Run:
         return results[0]
 
     def judge(
-        self, policy: Policy, *, eval_share: float | None = None, confirmed: Played | None = None
+        self,
+        policy: Policy,
+        *,
+        eval_share: float | None = None,
+        confirmed: Played | None = None,
+        best: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Play 20 fresh greedy episodes with the trained policy.
 
@@ -232,17 +244,24 @@ class Run:
                 env steps.
             confirmed: The evaluation that ended the run. If it has 20 episodes or more, it is the
                 verdict, and no further episodes are played.
+            best: The state of the policy of the best evaluation, if `policy` is another, later
+                one. Both play the same episodes, and `policy` gets the state of the better one.
+                With an `eval_share`, both are within the limit of one verdict, except for the 20
+                episodes of a policy that reaches the target.
 
         Returns:
-            The values of the run's last line. With `--criterion seed` there are two more, and the
-            collectors have decided whether the run is solved.
+            The values of the run's last line. With `best` they contain which policy was the better
+            one (`delivered`), and the mean return of the other (`other_return`), or None if it was
+            not played. With `--criterion seed` there are two more, and the collectors have decided
+            whether the run is solved.
         """
         began = self._clock.now()
         last, wall_s = self._last_row(began)
         if confirmed is not None and confirmed.episodes >= JUDGED_EPISODES:
-            verdict, env_steps = confirmed, confirmed.env_steps
+            judged = Verdict(confirmed, confirmed.env_steps, None if best is None else "last")
         else:
-            verdict, env_steps = play_verdict(policy, self.options, last, eval_share)
+            judged = play_verdict(policy, self.options, last, eval_share, best)
+        verdict, env_steps = judged.played, judged.env_steps
 
         result = {
             "example": self.example,
@@ -265,6 +284,9 @@ class Run:
             result["seconds"] = {**stages, "verdict": seconds}
             result["eval_env_steps"] = evaluated - (env_steps if verdict is confirmed else 0)
             result["verdict_env_steps"] = env_steps
+        if judged.delivered is not None:
+            result["delivered"] = judged.delivered
+            result["other_return"] = None if judged.other is None else judged.other.mean_return
         if self.options.criterion == "seed":
             played = last.get(EPISODES_PER_COLLECTOR)
             result["criterion"] = "seed"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Literal
 
 from ding_lite.recipes.options import Options
 from ding_lite.recipes.runs.criterion import EPISODES_PER_COLLECTOR
@@ -17,23 +21,75 @@ from ding_lite.rl.protocols import Policy
 JUDGED_EPISODES = 20
 _ALWAYS, _AT_LEAST = 10_000, 1_000
 """Env steps that a verdict may always take: for 20 episodes if they suffice, and for one."""
+_DELIVERED = {"best": "the policy of the best evaluation", "last": "the last policy"}
+_WHY = {"best": ", as the share had no env steps left", "last": ", as its evaluation ended the run"}
 JUDGE_SEED = 1_000_003
+ENVS_FOR_ONE_OF_EVALUATIONS = 8
+"""Training environments for each evaluation environment with an `eval_share`: env steps of both
+then cost about the same."""
 _WORTH_NAMING_S = 2.0
 """The least seconds of a verdict of which a line says why it took more than a tenth of the run."""
 
 
-def play_verdict(
-    policy: Policy, options: Options, last: Mapping[str, Any], eval_share: float | None
-) -> tuple[Played, int]:
-    """Play as many episodes as there is room for; return them, and all env steps played.
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict of a run, and which policy it is of."""
 
-    `last` is the last row of the run's metrics.
+    played: Played
+    env_steps: int
+    """All env steps played, including those of a policy that is not delivered."""
+    delivered: Literal["best", "last"] | None = None
+    """Which policy is delivered; None if no evaluation has kept another one than the last."""
+    other: Played | None = None
+    """What the policy played that is not delivered."""
+
+
+def play_verdict(
+    policy: Policy,
+    options: Options,
+    last: Mapping[str, Any],
+    eval_share: float | None,
+    best: Mapping[str, Any] | None = None,
+) -> Verdict:
+    """Play as many episodes as there is room for.
+
+    Args:
+        policy: The last policy of the run. It gets the weights that the verdict is of.
+        options: The options of the run.
+        last: The last row of the run's metrics.
+        eval_share: The maximum ratio of evaluation env steps to training env steps.
+        best: The state of the policy of the best evaluation, if that is not the last one. Both
+            play the same episodes, each in half of the room, and the one with the higher mean
+            return is delivered. If there is no room for both, this one is.
     """
-    verdict = _play(policy, options, *_room(options, last, eval_share))
-    if not 0 < verdict.episodes < JUDGED_EPISODES or not _reaches(verdict, options):
-        return verdict, verdict.env_steps
-    longer = _play(policy, options, JUDGED_EPISODES)
-    return longer, verdict.env_steps + longer.env_steps
+    room = None if best is None else _room(options, last, eval_share, policies=2)
+    if best is not None and room is not None:
+        verdict = _compare(policy, best, options, room)
+    else:
+        if best is not None:
+            policy.load_state_dict(best)
+        played = _play(policy, options, _room(options, last, eval_share) or _Room())
+        verdict = Verdict(played, played.env_steps, None if best is None else "best")
+    episodes = verdict.played.episodes
+    if not 0 < episodes < JUDGED_EPISODES or not _reaches(verdict.played, options):
+        return verdict
+    # Not the episodes by which the better one of two was chosen: those favour it.
+    longer = _play(policy, options, _Room(), seed=int(verdict.other is not None))
+    spent = verdict.env_steps + longer.env_steps
+    return dataclasses.replace(verdict, played=longer, env_steps=spent)
+
+
+def _compare(policy: Policy, best: Mapping[str, Any], options: Options, room: _Room) -> Verdict:
+    last = copy.deepcopy(policy.state_dict())
+    policy.load_state_dict(best)
+    of_best = _play(policy, options, room)
+    policy.load_state_dict(last)
+    of_last = _play(policy, options, room.after(of_best))
+    spent = of_best.env_steps + of_last.env_steps
+    if of_last.mean_return > of_best.mean_return:
+        return Verdict(of_last, spent, "last", of_best)
+    policy.load_state_dict(best)
+    return Verdict(of_best, spent, "best", of_last)
 
 
 def is_solved(verdict: Played, options: Options, last: Mapping[str, Any]) -> bool | None:
@@ -67,6 +123,8 @@ def explain_verdict(result: Mapping[str, Any], goal: float | None) -> list[str]:
                 f"{seconds:.1f} s, more than a tenth of this run: it has {JUDGED_EPISODES} "
                 f"episodes if they are short or reach the target, else at least one"
             )
+    if "delivered" in result:
+        lines.append(f"  delivered    {_DELIVERED[result['delivered']]}, {_compared(result)}")
     played = result.get(EPISODES_PER_COLLECTOR)
     if played is not None:
         lines.append(f"A collector met the criterion after {played:,} of its own episodes.")
@@ -78,26 +136,82 @@ def verdict_is_short(max_episode_steps: int | None) -> bool:
     return max_episode_steps is not None and JUDGED_EPISODES * max_episode_steps <= _ALWAYS
 
 
-def _room(options: Options, last: Mapping[str, Any], share: float | None) -> tuple[int, int | None]:
-    """Return the limits of a verdict in episodes and in env steps; None for no limit."""
-    if share is None or reaches(last, options.goal):
-        return JUDGED_EPISODES, None
+@dataclass(frozen=True)
+class _Room:
+    """The limits of what a policy plays in a verdict."""
+
+    episodes: int = JUDGED_EPISODES
+    env_steps: float = math.inf
+    num_envs: int = JUDGED_EPISODES
+    """The number of episodes that are played at a time."""
+
+    def after(self, played: Played) -> _Room:
+        """Return the room of a second policy: what the first one has left of the room of both."""
+        episodes = self.episodes
+        if self.num_envs < episodes:  # one after the other, until there was no room
+            episodes = max(1, played.episodes)
+        return _Room(episodes, 2 * self.env_steps - played.env_steps, self.num_envs)
+
+
+def _room(
+    options: Options, last: Mapping[str, Any], share: float | None, *, policies: int = 1
+) -> _Room | None:
+    """Return the limits of each policy in a verdict; None if there is no room for so many."""
+    is_alone = policies == 1
+    if share is None or (is_alone and reaches(last, options.goal)):
+        return _Room()
     left = int(share * last.get("env_step", 0) - (last.get("eval_env_steps") or 0))
     limit = EnvMaker.of(options.env).spec().max_episode_steps
-    length = min(2 * (last.get("episode_length") or math.inf), limit or math.inf)
-    if verdict_is_short(limit):
-        return JUDGED_EPISODES, max(left, _ALWAYS)
-    return int(min(max(left / length, 1), JUDGED_EPISODES)), max(left, _AT_LEAST)
+    of_training = last.get("episode_length") or math.inf
+    length = min(2 * of_training, limit or math.inf)
+    if limit is not None and verdict_is_short(limit):
+        left, length = max(left, _ALWAYS), limit
+    each = left // policies
+    if not is_alone and each < min(of_training, length):
+        return None
+    longest = length if is_alone else limit or math.inf  # what is cut cannot be compared
+    if verdict_is_short(limit) or each >= JUDGED_EPISODES * longest:
+        episodes = min(JUDGED_EPISODES, int(each / length))
+        return _Room(episodes, each, episodes)
+    at_once = max(1, min(options.num_envs // ENVS_FOR_ONE_OF_EVALUATIONS, int(each / length)))
+    while JUDGED_EPISODES % at_once:
+        at_once -= 1
+    return _Room(JUDGED_EPISODES, max(each, _AT_LEAST) if is_alone else each, at_once)
 
 
 def _reaches(played: Played, options: Options) -> bool:
     return played.mean_return >= options.target
 
 
-def _play(policy: Policy, options: Options, episodes: int, most: int | None = None) -> Played:
-    seed = options.seed + JUDGE_SEED
-    with make_envs(options.env, episodes, seed=seed, frame_stack=policy.spec.frame_stack) as envs:
-        return play(policy, envs, max_env_steps=most)
+def _play(policy: Policy, options: Options, room: _Room, *, seed: int = 0) -> Played:
+    """Play some episodes at a time, as long as there is room for as many more.
+
+    Only the first ones are cut if they are too long; then their returns so far count.
+    """
+    seed += options.seed + JUDGE_SEED
+    num_envs, spent, longest = room.num_envs, 0, 0
+    values: list[float] = []
+    with make_envs(options.env, num_envs, seed=seed, frame_stack=policy.spec.frame_stack) as envs:
+        while len(values) * num_envs < room.episodes and spent + longest <= room.env_steps:
+            most = None if math.isinf(room.env_steps) else int(room.env_steps) - spent
+            played = play(policy, envs, max_env_steps=most)
+            spent, longest = spent + played.env_steps, max(longest, played.env_steps)
+            if played.episodes == num_envs:
+                values.append(played.mean_return)
+            elif not values:
+                return played
+            else:
+                break
+    return Played(fmean(values), spent, len(values) * num_envs)
+
+
+def _compared(result: Mapping[str, Any]) -> str:
+    """Say what the policy played that is not delivered."""
+    is_best = result["delivered"] == "best"
+    other = _DELIVERED["last" if is_best else "best"]
+    if result["other_return"] is None:
+        return f"without a comparison with {other}" + _WHY[result["delivered"]]
+    return f"chosen by the same episodes as {other}, which had {result['other_return']:z.1f}"
 
 
 def _title(solved: bool | None, env: str) -> str:

@@ -49,7 +49,28 @@ def test_they_are_sorted_by_any_column(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["runs", "--json"]) == 0
     newest, *_ = json.loads(capsys.readouterr().out)["runs"]
     assert (newest["steps"], newest["best"], newest["state"]) == (None, None, "interrupted")
-    assert tuple(newest) == SORTED_BY
+    assert tuple(newest) == (*SORTED_BY, "training_last", "training_best")
+
+
+def test_returns_of_training_are_marked_and_the_final_evaluation_has_its_own_column(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    leave("runs/1")
+    leave("runs/2", rows=1)
+    for run, result in (("1", '{"eval_return": 7.5}'), ("2", '{"eval_return": null}')):
+        Path(f"runs/{run}/result.json").write_text(result)
+    assert main(["runs", "--sort", "run"]) == 0
+    heading, *rows, note = capsys.readouterr().out.splitlines()
+    first, last = heading.split().index("last"), heading.split().index("final")
+    assert [row.split()[first : last + 1] for row in rows] == [
+        ["20", "20", "7.5"],
+        ["5*", "5*", "1.0"],  # no final evaluation, then the time
+    ]
+    assert note == "* of training episodes, which explore, as the run has no evaluation"
+    assert main(["runs", "--json", "--sort", "last"]) == 0
+    one, two = json.loads(capsys.readouterr().out)["runs"]
+    assert [one[name] for name in ("last", "final", "training_last")] == [20.0, 7.5, 20.0]
+    assert [two[name] for name in ("last", "final", "training_last")] == [None, None, 5.0]
 
 
 def test_the_newest_is_first_where_an_hour_of_local_times_comes_twice(

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, NodeFailed
@@ -24,6 +25,7 @@ from ding_lite.recipes.runs.directory import Lock
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.vector import make_envs
+from ding_lite.rl.evaluation import Played
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.saving import Stateful
@@ -468,6 +470,57 @@ def test_a_verdict_is_whole_where_the_last_evaluation_has_reached_a_target_of_ze
             assert f" in {episodes} greedy {plural} (target 0) after" in capsys.readouterr().err
         run.explain({**line, "eval_return": -0.01, "eval_episodes": 0})
         assert " 0.0 in 0 greedy episodes (target 0) after" in capsys.readouterr().err
+
+
+def as_weights(policy: DQN, value: float) -> dict[str, Any]:
+    other = policy.clone()
+    other.load_weights({k: torch.full_like(v, value) for k, v in other.weights().items()})
+    return other.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("share", "env_step", "confirmed", "delivered", "why"),
+    [
+        (0.1, 9_000, None, "best", "without a comparison with the last policy, as the share had"),
+        (
+            0.1,
+            11_000,
+            None,
+            "best",
+            "chosen by the same episodes as the last policy, which had -",
+        ),
+        (0.1, 9_000, Played(3.0, 90, 20), "last", "evaluation, as its evaluation ended the run"),
+        (
+            None,
+            40,
+            None,
+            "best",
+            "chosen by the same episodes as the last policy, which had -",
+        ),
+    ],
+)
+def test_the_best_policy_stays_unless_the_last_one_is_better_or_ended_the_run(
+    share: float | None,
+    env_step: int,
+    confirmed: Played | None,
+    delivered: str,
+    why: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    env = EnvMaker.of("MountainCar-v0", args={"max_episode_steps": 501})
+    with make_envs(env, 1) as envs:
+        policy = DQN(envs.spec, DQNConfig(hidden=(8,)))
+    policy.load_state_dict(as_weights(policy, 0.5))
+    with Run("mine", options(env=env, target=0.0)) as run:
+        row = {"env_step": env_step, "episode_length": 501.0, "wall_s": 1.0}
+        run.metrics.write_text(json.dumps(row) + "\n")
+        best = as_weights(policy, 0.25)
+        line = run.judge(policy, eval_share=share, confirmed=confirmed, best=best)
+        run.explain(line)
+    assert line["delivered"] == delivered
+    weights = next(iter(policy.weights().values()))
+    assert bool((weights == (0.25 if delivered == "best" else 0.5)).all())
+    assert why in capsys.readouterr().err
 
 
 def test_the_running_time_of_a_resumed_run_contains_that_of_all_its_stages(
