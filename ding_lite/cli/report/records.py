@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from ding_lite.cli.report.figures import LARGEST
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, printable
 from ding_lite.io.reading import parse_json, read_file, read_json_object
 from ding_lite.recipes.evolve import LINEAGE
 from ding_lite.recipes.runs.directory import CONFIG, METRICS, NODES, PIPELINE, RESULT, is_locked
@@ -135,7 +135,10 @@ class Record(Result):
 
     @property
     def command(self) -> str:
-        """The command that repeats the run; empty if it is not known."""
+        """The command that repeats the run, in one line; empty if it is not known."""
+        return printable(self._command()).replace("\n", "\\n")  # it may be copied to a shell
+
+    def _command(self) -> str:
         command = self.description.get("command")
         words = (
             [word for word in command if isinstance(word, str)] if isinstance(command, list) else []

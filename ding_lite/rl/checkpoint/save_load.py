@@ -27,6 +27,7 @@ from torch import Tensor
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import CheckpointError, SaveError, kind_of
 from ding_lite.io.dtypes import SAVED_DTYPES
+from ding_lite.io.files import new_beside
 from ding_lite.rl.checkpoint.array_files import LARGE_BYTES, ArrayWriter, files_in
 from ding_lite.rl.checkpoint.folder import (
     MANIFEST as MANIFEST,
@@ -290,8 +291,8 @@ def _file_of(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def _write_atomically(path: Path, content: bytes | memoryview) -> None:
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
+    temporary, handle = new_beside(path.with_suffix(".tmp"))
+    with open(handle, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

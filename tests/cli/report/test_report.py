@@ -75,6 +75,11 @@ def test_the_command_as_typed_is_recorded_without_its_directory() -> None:
     foreign = {**config, "example": "mine", "command": ["rm", "-r", "/"]}
     Path("r/1/config.json").write_text(json.dumps(foreign))
     assert Record(read_result(Path("r/1"))).command == ""
+    lines = {**config, "command": ["python", "x\ntouch y\r\x1b[2J\u2028"]}
+    Path("r/1/config.json").write_text(json.dumps(lines))
+    command = Record(read_result(Path("r/1"))).command
+    assert command == "python 'x\\ntouch y\\r\\x1b[2J\\u2028'"
+    Path("r/1/config.json").write_text(json.dumps(foreign))
     assert "# 'r/1': its command was not recorded" in written("r/1", "--no-video").texts
 
 

@@ -2,7 +2,6 @@ import ctypes
 import gc
 import os
 from collections import deque
-from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from hypothesis.extra import numpy as arrays
 
 from ding_lite.errors import CheckpointError
 from ding_lite.rl import load_checkpoint, save_checkpoint
+from ding_lite.rl.checkpoint import save_load
 from ding_lite.rl.checkpoint.reading import MAX_DEPTH
 
 plain = (
@@ -90,7 +90,14 @@ def test_half_precision_is_saved_as_half_precision(tmp_path):
 @pytest.mark.parametrize("num_rows", [3, 600_000], ids=["small", "two files more"])
 @pytest.mark.parametrize(
     ("failing", "call"),
-    [("open", 1), ("open", 2), ("fsync", 1), ("fsync", 3), ("replace", 1), ("replace", 2)],
+    [
+        ("new_beside", 1),
+        ("new_beside", 2),
+        ("fsync", 1),
+        ("fsync", 3),
+        ("replace", 1),
+        ("replace", 2),
+    ],
 )
 def test_the_old_checkpoint_survives_a_failure_at_any_moment(
     tmp_path, monkeypatch, failing, call, num_rows
@@ -98,10 +105,8 @@ def test_the_old_checkpoint_survives_a_failure_at_any_moment(
     old, new = np.zeros(num_rows), np.ones(num_rows)
     save_checkpoint(tmp_path, {"x": old}, meta={"which": "old"})
     num_files = len(list(tmp_path.iterdir()))
-    operations: dict[str, Callable[..., Any]] = {
-        "fsync": os.fsync, "replace": Path.replace, "open": Path.open,
-    }  # fmt: skip
-    real = operations[failing]
+    owner: Any = {"fsync": os, "replace": Path, "new_beside": save_load}[failing]
+    real = getattr(owner, failing)
     calls = 0
 
     def fail_once(*args, **kwargs):
@@ -112,7 +117,7 @@ def test_the_old_checkpoint_survives_a_failure_at_any_moment(
         return real(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os if failing == "fsync" else Path, failing, fail_once)
+        patch.setattr(owner, failing, fail_once)
         with pytest.raises(CheckpointError, match=r"No space left.* still whole"):
             save_checkpoint(tmp_path, {"x": new}, meta={"which": "new"})
 
@@ -356,6 +361,16 @@ def test_a_text_that_is_not_valid_unicode_is_refused_at_save(
 ) -> None:
     with pytest.raises(CheckpointError, match="UTF-8 cannot hold"):
         save_checkpoint(tmp_path, state)
+
+
+def test_a_save_writes_to_no_file_that_a_link_leads_to(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    for name in ("manifest.tmp", "tensors-00000001.tmp"):
+        (tmp_path / "run").mkdir(exist_ok=True)
+        (tmp_path / "run" / name).symlink_to(own)
+    save_checkpoint(tmp_path / "run", {"a": torch.ones(2)})
+    assert not own.exists()
+    assert len(list((tmp_path / "run").iterdir())) == 2  # also without leftovers of a killed save
 
 
 def test_a_link_to_a_file_elsewhere_is_not_followed(tmp_path: Path) -> None:
