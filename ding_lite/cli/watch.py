@@ -22,7 +22,8 @@ from ding_lite.settings.environment import limit_torch_threads, process_environ
 
 def watch_run(options: argparse.Namespace) -> None:
     configure("warning")
-    look_here()
+    if options.trust:
+        look_here()
     policy = load_policy(options.run, last=options.last, trust=options.trust)
     limit_torch_threads()  # there is no task that calls it
     if options.record is not None:

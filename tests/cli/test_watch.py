@@ -13,6 +13,7 @@ from ding_lite.rl.envs.catch import CATCH_ID
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.testing import run_step
+from tests.cli.calls import Typed
 
 pytestmark = pytest.mark.usefixtures("_here", "_no_display")
 
@@ -81,3 +82,23 @@ def test_where_a_window_is_impossible_the_returns_are_shown(capsys, monkeypatch)
         "are shown."
     )
     assert line.startswith("episode 1 ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("watch", ".", "--episodes", "1", "--record", "videos"),
+        ("report", "."),
+        ("export", ".", "--format", "torch"),
+    ],
+)
+def test_no_module_of_the_folder_of_a_run_is_imported(typed: Typed, words: tuple[str, ...]) -> None:
+    """A folder from elsewhere may contain modules of the names of optional packages."""
+    save(CATCH_ID, "checkpoint")  # which draws itself
+    for name in ("imageio_ffmpeg", "mpmath", "onnx", "pygame"):
+        Path(f"{name}.py").write_text("open('imported', 'w')\n")
+    Path("config.json").write_text('{"example": "dqn", "options": {"env": "Catch"}}')
+    Path("metrics.jsonl").write_text('{"env_step": 1, "wall_s": 1.0, "return": 1.0}\n')
+    code, _, err = typed(Path.cwd(), *words, PATH="")  # without ffmpeg
+    assert not Path("imported").exists()
+    assert code == 0, err

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from ding_lite.errors import CheckpointError, with_article
 from ding_lite.io.importing import without_folders
+from ding_lite.io.places import folders_of
 from ding_lite.io.signature import sign
 from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.naming import name_of
@@ -28,7 +29,8 @@ def describe(part: object) -> dict[str, Any]:
         `kind`, the name of its class; and, if it has them, `config`, its settings; `env`, its
         environment; `given`, the names of parts from the user, such as a network; and `class`, the
         import name of a class of the user. A name is None if the object cannot be imported. A
-        description that names code of the user has a `signature`.
+        description that names code of the user has a `signature`, also of the `folders` from
+        which its modules are imported.
     """
     about: dict[str, Any] = {"kind": type(part).__name__}
     config = getattr(part, "config", None)
@@ -44,6 +46,8 @@ def describe(part: object) -> dict[str, Any]:
     if hasattr(part, "act") and not type(part).__module__.startswith("ding_lite."):
         about["class"] = name_of(type(part))
     if named := named_code(about):
+        if folders := folders_of(imported_places(parts_of(named))):
+            about["folders"] = named["folders"] = folders
         about["signature"] = sign(named)
     return about
 
@@ -88,7 +92,34 @@ def named_code(about: Mapping[str, Any]) -> dict[str, Any]:
     named = {key: about[key] for key in ("given", "class") if about.get(key)}
     if "made_by" in env or ":" in str(env.get("env_id")):
         named["env"] = [env.get("env_id"), env.get("made_by")]
+    if named and "folders" in about:
+        named["folders"] = about["folders"]
     return named
+
+
+def parts_of(named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts that named code has, by the names of the arguments that replace them."""
+    given = named.get("given") or {}
+    parts = dict(given) if isinstance(given, dict) else {"policy": given}
+    return {**parts, **{key: named[key] for key in ("class", "env") if key in named}}
+
+
+def imported_places(parts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the modules and files that are imported for parts of signed code."""
+    for part in parts.values():
+        yield from filter(None, _imported_for(part))  # an id of gymnasium has no place
+
+
+def _imported_for(part: Any) -> Iterator[str]:  # noqa: ANN401 - as JSON has it
+    """Yield what a name imports, or an environment's id and how it is made."""
+    if isinstance(part, str):
+        yield part.rpartition(":")[0]
+    elif part is not None:
+        env_id, made_by = part
+        how: Mapping[str, Any] = {"env": env_id} if made_by is None else made_by
+        for name in (how.get("env"), *(one["name"] for one in how.get("wrappers", ()) if one)):
+            yield from _imported_for(name)
+        yield from how.get("imports", ())
 
 
 def described_policy(meta: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:

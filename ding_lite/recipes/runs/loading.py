@@ -11,11 +11,14 @@ from typing import Any, NoReturn
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.io.files import named
 from ding_lite.io.importing import find_again, find_member
+from ding_lite.io.places import look_in
 from ding_lite.io.signature import is_signed
 from ding_lite.middleware.checkpoints.description import (
     described_parts,
     described_policy,
+    imported_places,
     named_code,
+    parts_of,
 )
 from ding_lite.middleware.checkpoints.resume import fitting
 from ding_lite.recipes.runs.directory import BEST, CHECKPOINT, CONFIG, has_best, has_checkpoint
@@ -49,7 +52,7 @@ def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time
     `policy.spec.env_id` is the environment for which it was trained. The user's network, optimiser,
     policy and environment are imported by name if they are classes or functions at the top level of
     a module or a file. A run that this user has not saved on this machine could name any code, so
-    its code is imported only with `trust`.
+    its code is imported only with `trust`, and so is code that has moved since.
 
     Args:
         directory: The directory of a run, or of a checkpoint of `middleware.checkpoint`.
@@ -64,11 +67,12 @@ def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time
         optimizer: The optimiser of the policy, likewise.
         device: The device of the networks, as PyTorch names it.
         trust: Import the code that the run names, even if this user has not saved it on this
-            machine. Objects that are given as arguments are not imported by name.
+            machine, or the code has moved. Objects that are given as arguments are not imported by
+            name.
 
     Raises:
         CheckpointError: There is no checkpoint, it is damaged, a part of the policy cannot be
-            found, or the run names code and is not trusted.
+            found, or the run names code and is not trusted, or the code has moved.
         ConfigError: A module or a file that the checkpoint names does not exist any more.
         MissingExtraError: The environment needs a package that is not installed.
     """
@@ -125,17 +129,24 @@ def _saved_env(made_by: Mapping[str, Any], name: str) -> EnvMaker:
 
 
 def _check_signature(about: Mapping[str, Any], replaced: Collection[str], path: Path) -> None:
-    """Refuse unsigned code in the policy's description, except for parts that are `replaced`."""
+    """Refuse unsigned code in the policy's description, except for parts that are `replaced`.
+
+    Signed code must be where it was when it was signed, or be installed.
+    """
     named = named_code(about)
-    given = named.get("given")
-    places = {**(given if isinstance(given, dict) else {"policy": given} if given else {})}
-    places |= {key: named[key] for key in ("class", "env") if key in named}
-    imported = {name: place for name, place in places.items() if name not in replaced and place}
+    parts = parts_of(named).items()
+    imported = {name: part for name, part in parts if name not in replaced and part}
     if imported and not is_signed(named, about.get("signature")):
         shown = ", ".join(f"{name} {_shown(place)}" for name, place in imported.items())
         raise CheckpointError(
             f"The run in {path} names code that is imported to load it: {shown}. It was not saved "
             f"by you on this machine, and may run anything. If you trust it: load_policy(..., "
+            f"trust=True), or --trust on the command line."
+        )
+    if fault := look_in(named.get("folders", {}), imported_places(imported)):
+        raise CheckpointError(
+            f"The run in {path} is loaded with {fault}. Another one may run anything. Put it back, "
+            f"or if you trust the one that is found by its name now: load_policy(..., "
             f"trust=True), or --trust on the command line."
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -110,6 +111,66 @@ def test_code_that_a_run_from_elsewhere_names_is_imported_only_on_trust(
         load_policy(tmp_path / "run")
     assert same(load_policy(tmp_path / "run", trust=True), policy)
     assert same(load_policy(tmp_path / "run", optimizer=torch.optim.RMSprop), policy)
+
+
+CART = """
+import gymnasium
+class Cart(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+"""
+
+
+@pytest.mark.parametrize("name", ["own_tasks:Cart", "own_tasks.py:Cart"])
+def test_a_signed_run_imports_code_from_where_it_was_and_from_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    project, back = tmp_path / "project", tmp_path / "back"
+    path = [*sys.path]
+
+    def go_to(folder: Path) -> None:
+        """As if a new process started in the folder."""
+        folder.mkdir(exist_ok=True)
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "path", [*path])
+        monkeypatch.delitem(sys.modules, "own_tasks", raising=False)
+
+    go_to(project)
+    Path("own_tasks.py").write_text(CART)
+    sys.path.insert(0, str(project))
+    with make_envs(name, 1) as envs:
+        run_step(mw.checkpoint(DQN(envs.spec), "run", every=1))
+
+    go_to(back)
+    shutil.copytree(project / "run", "run")
+    Path("own_tasks.py").write_text("raise SystemExit('code of a stranger has run')")
+    assert load_policy("run").spec.env_id == "Cart"
+    is_file = name.startswith("own_tasks.py")
+    go_to(back)
+    sys.path.insert(0, str(back))  # as in a notebook
+    if not is_file:
+        with pytest.raises(CheckpointError, match=rf"was in {project} .*found in {back}.*--trust"):
+            load_policy("run")
+    (project / "own_tasks.py").unlink()
+    go_to(back)
+    with pytest.raises(CheckpointError, match=r"not (there|found) any more.*trust=True"):
+        load_policy("run")
+    Path("own_tasks.py").write_text(CART)
+    sys.path.insert(0, str(back))
+    assert load_policy("run", trust=True).spec.env_id == "Cart"
+    go_to(back)
+    assert load_policy("run", env="CartPole-v1").spec.env_id == "CartPole-v1"
+
+
+def test_the_folders_of_a_signed_run_cannot_be_changed(tmp_path: Path) -> None:
+    with make_envs("CartPole-v1", 1) as envs:
+        policy = DQN(envs.spec, optimizer=torch.optim.RMSprop)
+    run_step(mw.checkpoint(policy, tmp_path / "run", every=1))
+    saved = load_checkpoint(tmp_path / "run")
+    about = {**saved.meta["policy"], "folders": {"torch": [str(tmp_path)]}}
+    save_checkpoint(tmp_path / "run", saved.state, meta={**saved.meta, "policy": about})
+    with pytest.raises(CheckpointError, match="was not saved by you"):
+        load_policy(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
