@@ -26,6 +26,7 @@ from torch import Tensor
 from ding_lite.errors import CheckpointError, kind_of
 from ding_lite.io.dtypes import has_only_flags
 from ding_lite.io.memory import available_bytes
+from ding_lite.nest import MOST_COMPOSED, num_composed
 from ding_lite.rl.checkpoint.array_files import load_rows
 from ding_lite.rl.checkpoint.folder import MANIFEST, Folder
 
@@ -156,7 +157,7 @@ class _Reading:
                 return tuple(self.restore(item, depth + 1) for item in items)
             case "$set" | "$frozenset", list(items):
                 kind = set if tag == "$set" else frozenset
-                return kind(self._key(item, depth + 1) for item in items)
+                return kind(self._keys(items, depth + 1))
             case "$deque", [None | int() as longest, list(items)] if longest is None or (
                 len(items) <= longest < sys.maxsize
             ):
@@ -164,7 +165,9 @@ class _Reading:
             case "$complex", _:
                 return self._complex(self.restore(content, depth + 1))
             case "$dict", list(items) if all(isinstance(i, list) and len(i) == 2 for i in items):
-                return {self._key(k, depth + 1): self.restore(v, depth + 1) for k, v in items}
+                keys = self._keys([key for key, _ in items], depth + 1)
+                values = (self.restore(value, depth + 1) for _, value in items)
+                return dict(zip(keys, values, strict=True))
         return self._plain(tag, content)
 
     def _plain(self, tag: str, content: Tree) -> Tree:
@@ -182,10 +185,15 @@ class _Reading:
                 return int(digits, 16)
         raise self._folder.damaged(f"{MANIFEST} says {tag!r:.80} of {content!r:.80}")
 
-    def _key(self, key: Tree, depth: int) -> Tree:
-        restored = self.restore(key, depth)
-        if not is_key(restored):
-            raise self._folder.damaged(f"{MANIFEST} has a key {restored!r:.80}")
+    def _keys(self, keys: list[Tree], depth: int) -> list[Tree]:
+        restored = [self.restore(key, depth) for key in keys]
+        for key in restored:
+            if not is_key(key):
+                raise self._folder.damaged(f"{MANIFEST} has a key {key!r:.80}")
+        if num_composed(restored) > MOST_COMPOSED:
+            raise self._folder.damaged(
+                f"{MANIFEST} has more than {MOST_COMPOSED} tuples in a set or for keys"
+            )
         return restored
 
     def _complex(self, parts: Tree) -> Tree:

@@ -1,7 +1,10 @@
 import ctypes
 import gc
+import json
 import os
+import zlib
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -361,6 +364,27 @@ def test_a_text_that_is_not_valid_unicode_is_refused_at_save(
 ) -> None:
     with pytest.raises(CheckpointError, match="UTF-8 cannot hold"):
         save_checkpoint(tmp_path, state)
+
+
+@pytest.mark.parametrize("kind", [set, frozenset, dict.fromkeys], ids=lambda kind: kind.__name__)
+def test_sets_and_dicts_of_many_tuples_are_neither_saved_nor_loaded(
+    tmp_path: Path, kind: Callable[[Any], Any]
+) -> None:
+    pairs = [(n, n) for n in range(1_000)]
+    few = kind([*range(2_000), *pairs])
+    save_checkpoint(tmp_path, {"x": few})
+    assert load_checkpoint(tmp_path).state["x"] == few
+    with pytest.raises(CheckpointError, match=r"`state\.x` has 1,001 tuples in it or for keys"):
+        save_checkpoint(tmp_path, {"x": kind([*pairs, (0, 1)])})
+
+    body = json.loads((tmp_path / "manifest.json").read_bytes())["body"]
+    [(_, members)] = body["state"]["x"].items()
+    members.append([{"$tuple": [0, 1]}, None] if kind == dict.fromkeys else {"$tuple": [0, 1]})
+    content = json.dumps(body).encode()
+    whole = b'{"format_version":2,"body_crc32":%d,"body":%s}' % (zlib.crc32(content), content)
+    (tmp_path / "manifest.json").write_bytes(whole)
+    with pytest.raises(CheckpointError, match="more than 1000 tuples in a set or for keys"):
+        load_checkpoint(tmp_path)
 
 
 def test_a_save_writes_to_no_file_that_a_link_leads_to(tmp_path: Path) -> None:
