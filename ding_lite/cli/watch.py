@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
 
+from ding_lite.cli.report.records import is_number
 from ding_lite.errors import ConfigError, MissingExtraError, printable
 from ding_lite.io.importing import look_here
 from ding_lite.log import configure
@@ -51,8 +52,10 @@ def watch_run(options: argparse.Namespace) -> None:
 def describe_policy(policy: Policy, directory: str, *, last: bool) -> str:
     path = find_policy(directory, last=last)
     meta = load_checkpoint(path, only=()).meta
-    facts = [f"after {meta['env_step']:,} env steps"] if meta.get("env_step") else []
-    if meta.get("eval_value") is not None:
+    facts = []
+    if is_number(meta.get("env_step")) and meta["env_step"]:
+        facts.append(f"after {meta['env_step']:,} env steps")
+    if is_number(meta.get("eval_value")):
         facts.append(f"return {as_text(meta['eval_value'])} in its evaluation")
     origin = f"from {path}" + (f" ({', '.join(facts)})" if facts else "")
     return printable(f"{type(policy).__name__} on {policy.spec.env_id}, {origin}")

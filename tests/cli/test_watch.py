@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.cli.main import main
 from ding_lite.recipes.runs import video
+from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.catch import CATCH_ID
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
@@ -82,6 +84,19 @@ def test_where_a_window_is_impossible_the_returns_are_shown(capsys, monkeypatch)
         "are shown."
     )
     assert line.startswith("episode 1 ")
+
+
+@pytest.mark.parametrize("value", ["x", [1], 2**1300, float("inf"), np.ones(2)], ids=type)
+def test_counters_that_are_no_numbers_are_left_out(
+    capsys: pytest.CaptureFixture[str], value: object
+) -> None:
+    save("CartPole-v1")
+    saved = load_checkpoint("here/checkpoint")
+    meta = {**saved.meta, "env_step": value, "eval_value": value}
+    save_checkpoint("here/checkpoint", saved.state, meta=meta)
+    assert main(["watch", "here", "--episodes", "1"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == "DQN on CartPole-v1, from here/checkpoint"
 
 
 @pytest.mark.parametrize(

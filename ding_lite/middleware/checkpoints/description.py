@@ -20,6 +20,8 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings.config import default_values
 
 PARTS, POLICY = "parts", "policy"
+_MOST_OF_A_NAME = 5_000
+"""Limit of the characters of an environment's name, which may contain a path."""
 
 
 def describe(part: object) -> dict[str, Any]:
@@ -128,11 +130,17 @@ def described_policy(meta: Mapping[str, Any]) -> tuple[str | None, dict[str, Any
     The name is None if the policy is the only part.
     """
     alone, parts = meta.get(POLICY), described_parts(meta)
-    if isinstance(alone, dict) and isinstance(alone.get("kind"), str):
+    if isinstance(alone, dict) and _is_description(alone):
         return None, alone
     for name, about in (parts or {}).items():
         if "config" in about and "env" in about:
             return name, about
+    if alone is not None or (parts is None and meta.get(PARTS)):
+        raise CheckpointError(
+            "The description of the policy in the checkpoint is damaged: its `kind` and names were "
+            "expected as texts, and its `env`, `config` and `given` as dicts. Take another "
+            "checkpoint, or a copy of it."
+        )
     raise CheckpointError(
         f"The checkpoint holds {_listed(parts)}, and no policy among them. Save one "
         f"with `mw.checkpoint`."
@@ -144,14 +152,24 @@ def described_parts(meta: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None
     parts = meta.get(PARTS)
     if not isinstance(parts, dict):
         return None
-    well_formed = all(
-        isinstance(about, dict)
-        and isinstance(about.get("kind"), str)
-        and isinstance(about.get("env", {}), dict)
-        and isinstance(about.get("config", {}), dict)
-        for about in parts.values()
+    return parts if all(map(_is_description, parts.values())) else None
+
+
+def _is_description(about: object) -> bool:
+    """Return whether a value has the form that `describe` returns, as far as that is read here."""
+    if not isinstance(about, dict) or not isinstance(about.get("kind"), str):
+        return False
+    env, given = about.get("env", {}), about.get("given", {})
+    if not all(isinstance(one, dict) for one in (env, given, about.get("config", {}))):
+        return False
+    env_id = env.get("env_id", "")
+    names = [*given.values(), about.get("class"), env_id]
+    return (
+        all(isinstance(name, str | None) for name in names)
+        and env_id is not None
+        and len(env_id) <= _MOST_OF_A_NAME
+        and isinstance(env.get("made_by", {}), dict)
     )
-    return parts if well_formed else None
 
 
 def _plain(value: object) -> object:

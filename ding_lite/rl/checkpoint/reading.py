@@ -38,7 +38,9 @@ KeySelection: TypeAlias = (
 """The keys of the tree's first level, or a function that chooses them by the `meta`."""
 
 FORMAT_VERSION = 2
-_HEX = re.compile(r"-?0x[0-9a-f]+")
+MOST_BITS = 14_000
+"""Limit of an integer: Python refuses to write those of more than 4,300 digits as texts."""
+_HEX = re.compile(rf"-?0x[0-9a-f]{{1,{MOST_BITS // 4}}}")
 """An integer of more than 64 bits, as in the state of a random generator."""
 _BYTES = re.compile(r"([0-9a-f]{2})*")
 _PARTS = (torch.float16, torch.float32, torch.float64)

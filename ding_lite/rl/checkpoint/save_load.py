@@ -40,6 +40,7 @@ from ding_lite.rl.checkpoint.folder import (
 from ding_lite.rl.checkpoint.reading import (
     FORMAT_VERSION,
     MAX_DEPTH,
+    MOST_BITS,
     Checkpoint as Checkpoint,
     KeySelection,
     Manifest,
@@ -247,6 +248,11 @@ def _plain_value(value: bool | float | str | None, name: str) -> Tree:
             ) from error
         return str.__str__(value)  # of a text that is an Enum, not the name of the member
     if isinstance(value, int):
+        if value.bit_length() > MOST_BITS:
+            raise CheckpointError(
+                f"`{name}` is an integer of {value.bit_length():,} bits, and a checkpoint holds "
+                f"those of up to {MOST_BITS:,}. Save its bytes."
+            )
         return int(value) if abs(value) <= _MOST_INT else {"$int": hex(value)}
     return float(value) if math.isfinite(value) else {"$float": str(float(value))}
 

@@ -196,3 +196,33 @@ def test_a_crafted_checkpoint_imports_nothing(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(CheckpointError, match=r"names code.*evil"):
         load_policy(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("env", env) for env in (None, "x", ["made_by"])),
+        *(("env", {"env_id": one, "frame_stack": 1}) for one in (5, ["a:b"], None, "x" * 9_000)),
+        ("env", {"env_id": "x", "frame_stack": 1, "made_by": [1]}),
+        *(("given", [1]), ("given", "os:system"), ("given", {"network": [1]}), ("given", {1: {}})),
+        *(("class", [1]), ("class", {"a": 1}), ("class", 3)),
+        *(("config", None), ("config", [1]), ("kind", None), ("kind", [1])),
+    ],
+)
+def test_a_damaged_description_of_a_policy_is_refused(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    with make_envs("CartPole-v1", 1) as envs:
+        policy = DQN(envs.spec)
+    for saved_as in (policy, {"agent": policy, "task": Task()}):
+        run_step(mw.checkpoint(saved_as, tmp_path, every=1))
+        saved = load_checkpoint(tmp_path)
+        meta = {**saved.meta}
+        if saved_as is policy:
+            meta["policy"] = {**meta["policy"], name: value}
+        else:
+            meta["parts"] = {**meta["parts"], "agent": {**meta["parts"]["agent"], name: value}}
+        save_checkpoint(tmp_path, saved.state, meta=meta)
+        for trust in (False, True):
+            with pytest.raises(CheckpointError, match=r"description .* is damaged"):
+                load_policy(tmp_path, trust=trust)

@@ -380,11 +380,27 @@ def test_sets_and_dicts_of_many_tuples_are_neither_saved_nor_loaded(
     body = json.loads((tmp_path / "manifest.json").read_bytes())["body"]
     [(_, members)] = body["state"]["x"].items()
     members.append([{"$tuple": [0, 1]}, None] if kind == dict.fromkeys else {"$tuple": [0, 1]})
-    content = json.dumps(body).encode()
-    whole = b'{"format_version":2,"body_crc32":%d,"body":%s}' % (zlib.crc32(content), content)
-    (tmp_path / "manifest.json").write_bytes(whole)
+    put_manifest(tmp_path, body)
     with pytest.raises(CheckpointError, match="more than 1000 tuples in a set or for keys"):
         load_checkpoint(tmp_path)
+
+
+def test_integers_have_few_enough_digits_to_be_written(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, {"x": -(2**13_999)})
+    assert load_checkpoint(tmp_path).state["x"] == -(2**13_999)
+    with pytest.raises(CheckpointError, match=r"an integer of 14,001 bits"):
+        save_checkpoint(tmp_path, {"x": 2**14_000})
+    digits = "0x" + "f" * 3_501
+    body = json.loads((tmp_path / "manifest.json").read_bytes())["body"]
+    put_manifest(tmp_path, {**body, "state": {"x": {"$int": digits}}})
+    with pytest.raises(CheckpointError, match="is damaged"):
+        load_checkpoint(tmp_path)
+
+
+def put_manifest(folder: Path, body: dict[str, Any]) -> None:
+    content = json.dumps(body).encode()
+    whole = b'{"format_version":2,"body_crc32":%d,"body":%s}' % (zlib.crc32(content), content)
+    (folder / "manifest.json").write_bytes(whole)
 
 
 def test_a_save_writes_to_no_file_that_a_link_leads_to(tmp_path: Path) -> None:
