@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import textwrap
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,11 +23,13 @@ from ding_lite.middleware.checkpoints.description import (
     parts_of,
 )
 from ding_lite.middleware.checkpoints.resume import fitting
+from ding_lite.nest import leaves
 from ding_lite.recipes.runs.directory import BEST, CHECKPOINT, CONFIG, has_best, has_checkpoint
 from ding_lite.recipes.runs.results import runs_in
 from ding_lite.recipes.table import RECIPES, FunctionConfig, Recipe, find_recipe
 from ding_lite.rl.checkpoint.save_load import MANIFEST, load_checkpoint
 from ding_lite.rl.envs.making import EnvLike, EnvMaker
+from ding_lite.rl.networks.conv import Conv
 from ding_lite.rl.policies.base.config import without_unused
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
@@ -97,9 +101,29 @@ def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time
         recipe = _recipe(about, policy, spec, path)
         of_run = {} if recipe.policy_config is FunctionConfig else about["config"]
         settings = without_unused(of_run, found)
-        loaded = recipe.policy(spec, as_config(recipe.policy_config, settings), **more)
-        loaded.load_state_dict(saved.state if name is None else saved.state[name])
+        config = as_config(recipe.policy_config, settings)
+        state = saved.state if name is None else saved.state[name]
+        if policy is None and "class" not in about:
+            _check_sizes(config, spec.frame_stack, state)
+        loaded = recipe.policy(spec, config, **more)
+        loaded.load_state_dict(state)
     return loaded
+
+
+def _check_sizes(config: object, frame_stack: int, state: object) -> None:
+    """Refuse settings of a network with more weights than were saved, before it is made."""
+    hidden: Sequence[int] = getattr(config, "hidden", ())
+    convs: Sequence[Conv] = getattr(config, "convs", None) or ()
+    memory: int = getattr(config, "memory_size", 0) if getattr(config, "memory", None) else 0
+    least = memory**2 + sum(wide * next_ for wide, next_ in pairwise(hidden)) + sum(hidden)
+    least += sum(conv.channels * conv.kernel**2 for conv in convs)
+    saved = sum(math.prod(leaf.shape) for _, leaf in leaves(state) if hasattr(leaf, "shape"))
+    least = max(least, frame_stack)  # each observation has weights of its own
+    if least > saved:
+        raise CheckpointError(
+            f"its settings describe {least:,} weights or more, and {saved:,} numbers are saved. "
+            f"Take another checkpoint, or a copy of it."
+        )
 
 
 def _refuse_without_checkpoint(folder: Path) -> NoReturn:

@@ -27,7 +27,7 @@ from ding_lite.errors import CheckpointError, kind_of
 from ding_lite.io.dtypes import has_only_flags
 from ding_lite.io.memory import available_bytes
 from ding_lite.nest import MOST_COMPOSED, num_composed
-from ding_lite.rl.checkpoint.array_files import load_rows
+from ding_lite.rl.checkpoint.array_files import ArrayReader
 from ding_lite.rl.checkpoint.folder import MANIFEST, Folder
 
 Tree: TypeAlias = Any
@@ -112,7 +112,8 @@ def _read_manifest(folder: Folder, encoded: bytes) -> ManifestBody:
 
 
 def _read_tensors(folder: Folder, body: ManifestBody) -> dict[str, Tensor]:
-    payload = folder.read(body.tensors_file, most=available_bytes())
+    # The tensors are copies, and what is made of them takes memory, too.
+    payload = folder.read(body.tensors_file, most=available_bytes() // 3)
     if zlib.crc32(payload) != body.tensors_crc32:
         raise folder.damaged(f"{body.tensors_file} has changed")
     try:
@@ -131,7 +132,7 @@ class _Reading:
     def __init__(self, folder: Folder, tensors: dict[str, Tensor]) -> None:
         self._folder = folder
         self._tensors = tensors
-        self._room = available_bytes()
+        self._arrays = ArrayReader(folder, most=available_bytes())
 
     def restore(self, value: Tree, depth: int) -> Tree:
         if not isinstance(value, dict | list):
@@ -147,9 +148,7 @@ class _Reading:
     def _tagged(self, tag: str, content: Tree, depth: int) -> Tree:
         match tag, content:
             case "$rows", _:
-                array = load_rows(self._folder, content, most=self._room)
-                self._room -= array.nbytes
-                return array
+                return self._arrays.load(content)
             case "$tensor" | "$array", str(name) if name in self._tensors:
                 tensor = self._tensors[name]
                 return tensor if tag == "$tensor" else self._array(name, tensor)

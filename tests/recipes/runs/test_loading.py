@@ -17,6 +17,7 @@ from ding_lite.recipes.table import find_recipe
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.protocols import Policy
 from ding_lite.testing import run_step
 
@@ -226,3 +227,29 @@ def test_a_damaged_description_of_a_policy_is_refused(
         for trust in (False, True):
             with pytest.raises(CheckpointError, match=r"description .* is damaged"):
                 load_policy(tmp_path, trust=trust)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"hidden": (30_000, 30_000)},
+        {"hidden": (10**12, 64)},
+        {"hidden": (1,) * 10_000},
+        {"memory_size": 10**6},
+        {"convs": ({"channels": 10**6, "kernel": 100, "stride": 1},)},
+    ],
+    ids=["wide", "wider", "deep", "memory", "convs"],
+)
+def test_settings_of_more_weights_than_were_saved_are_refused_before_a_network_is_made(
+    tmp_path: Path, settings: dict[str, object]
+) -> None:
+    with make_envs("CartPole-v1", 1) as envs:
+        policy = PPO(envs.spec, PPOConfig(hidden=(8,), memory="gru", memory_size=8))
+    run_step(mw.checkpoint(policy, tmp_path, every=1))
+    assert same(load_policy(tmp_path), policy)
+    saved = load_checkpoint(tmp_path)
+    about = saved.meta["policy"]
+    meta = {**saved.meta, "policy": {**about, "config": {**about["config"], **settings}}}
+    save_checkpoint(tmp_path, saved.state, meta=meta)
+    with pytest.raises(CheckpointError, match=r"describe [0-9,]+ weights or more, and [0-9,]+ num"):
+        load_policy(tmp_path)

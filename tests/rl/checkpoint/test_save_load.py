@@ -433,6 +433,32 @@ def test_an_array_larger_than_memory_is_refused_before_allocation(
         load_checkpoint(tmp_path)
 
 
+def test_a_file_that_is_named_again_and_again_takes_half_of_the_memory_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_checkpoint(tmp_path, {"a": np.zeros(3 << 19), "b": np.zeros(1 << 19)})  # of one file
+    assert len([*tmp_path.glob("rows-*")]) == 1
+    assert load_checkpoint(tmp_path).state["a"].shape == (3 << 19,)
+    monkeypatch.setattr("ding_lite.rl.checkpoint.reading.available_bytes", lambda: 20 << 20)
+    with pytest.raises(CheckpointError, match="4,194,304 bytes, and there is memory for 2,097,152"):
+        load_checkpoint(tmp_path)
+
+
+def test_tensors_leave_two_thirds_of_the_memory_for_what_is_made_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_checkpoint(tmp_path, {"x": torch.zeros(1000)})
+    for available, is_enough in ((12_000, False), (13_000, True)):
+        monkeypatch.setattr(
+            "ding_lite.rl.checkpoint.reading.available_bytes", lambda n=available: n
+        )
+        if is_enough:
+            assert load_checkpoint(tmp_path).state["x"].shape == (1000,)
+        else:
+            with pytest.raises(CheckpointError, match="at most 4,000 are read"):
+                load_checkpoint(tmp_path)
+
+
 def test_arrays_that_grow_from_save_to_save_leave_nothing_in_memory(tmp_path: Path) -> None:
     def num_array_types() -> int:
         gc.collect()
