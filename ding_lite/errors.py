@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-_CONTROL = re.compile(r"[^\n\t -~\xa0-\u2027\u202f-\u2065\u206a-\U0010ffff]")
+_CONTROL = re.compile(r"[^\n\t -~\xa0-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\U0010ffff]")
 
 
 class DingLiteError(Exception):
@@ -155,7 +155,9 @@ class RemoteError(DingLiteError, RuntimeError):
 
 
 def printable(text: str) -> str:
-    r"""Escape control characters but line breaks and tabs: a terminal would obey them.
+    r"""Escape control characters but line breaks and tabs, and halves of surrogate pairs.
+
+    A terminal would obey the former, and the latter cannot be encoded or drawn.
 
     Example:
         >>> print(printable("two\nlines \x1b[2J"))

@@ -7,9 +7,12 @@ list or tuple is a leaf. An empty container is a leaf too, so that it is not los
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from numbers import Real
 from typing import Any
 
 Path = tuple[str | int, ...]
+MOST_COMPOSED = 1_000
+"""Limit of the tuples and records in a set, or among the keys of a dict, that is sent or saved."""
 
 
 def leaves(tree: Any) -> Iterator[tuple[Path, Any]]:
@@ -57,3 +60,17 @@ def path_name(path: Path, root: str = "") -> str:
         "ctx['state_dict']['layers'][0]"
     """
     return root + "".join(f"[{key!r}]" for key in path)
+
+
+def num_composed(members: Iterable[object]) -> int:
+    """Count the members of a set, or keys of a dict, that are no plain values, also in tuples.
+
+    The numbers in tuples and records can be chosen so that all have one hash, and then each is
+    compared with all others. So sets and dicts from elsewhere have at most `MOST_COMPOSED` of them.
+
+    Example:
+        >>> num_composed({1, "a", (1, 2), (3, (4, 5))})
+        3
+    """
+    composed = [one for one in members if not isinstance(one, str | bytes | Real | None)]
+    return len(composed) + sum(num_composed(one) for one in composed if isinstance(one, tuple))

@@ -13,7 +13,8 @@ from ding_lite.recipes.runs.loading import load_policy
 
 def export_run(options: argparse.Namespace) -> None:
     configure("warning")
-    look_here()
+    if options.trust:
+        look_here()
     form = options.format
     if options.out is None and form is None:
         form = "onnx"

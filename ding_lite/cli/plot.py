@@ -29,6 +29,7 @@ from ding_lite.recipes.runs.results import (
     RunGroup,
     find_results,
     group_results,
+    shortened,
     spread_of,
     title_of,
 )
@@ -63,7 +64,7 @@ def plot_runs(options: argparse.Namespace) -> None:
     looks = product(_LINE_STYLES, COLORS)
     for group, (style, color) in zip(groups, cycle(looks), strict=False):
         _draw_group(axes, group, metric, color, style)
-    style_axes(axes, y_label=_Y_LABELS.get(metric, metric))
+    style_axes(axes, y_label=_Y_LABELS.get(metric, shortened(metric)))
     targets = {result.target for result in results}
     if metric in _WITH_TARGET and len(targets) == 1 and (target := targets.pop()) is not None:
         draw_target(axes, target)

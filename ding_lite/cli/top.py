@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ding_lite.cli.tables import as_cell, plain_lines
 from ding_lite.clock import SYSTEM_CLOCK
+from ding_lite.errors import printable
 from ding_lite.exit_codes import DONE, FAILED
 from ding_lite.parallel.observe.job_discovery import Node, RunningJob, choose, running_jobs
 from ding_lite.parallel.observe.metrics import NodeMetrics
@@ -104,7 +105,8 @@ def title(job: RunningJob) -> str:
     if len(here) < job.num_nodes:
         nodes += f", {len(here)} of them here"
     clock = time.strftime("%H:%M:%S")
-    return f"{clock}  job {job.name}  {job.program}  {nodes}, for {_seconds(job.age_s)}"
+    said = f"{clock}  job {job.name}  {job.program}  {nodes}, for {_seconds(job.age_s)}"
+    return printable(said).replace("\n", "\\n")
 
 
 def plain_table(nodes: Sequence[Node], *, width: int) -> list[str]:

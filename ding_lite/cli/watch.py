@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
 
+from ding_lite.cli.report.records import is_number
 from ding_lite.errors import ConfigError, MissingExtraError, printable
 from ding_lite.io.importing import look_here
 from ding_lite.log import configure
@@ -22,7 +23,8 @@ from ding_lite.settings.environment import limit_torch_threads, process_environ
 
 def watch_run(options: argparse.Namespace) -> None:
     configure("warning")
-    look_here()
+    if options.trust:
+        look_here()
     policy = load_policy(options.run, last=options.last, trust=options.trust)
     limit_torch_threads()  # there is no task that calls it
     if options.record is not None:
@@ -50,8 +52,10 @@ def watch_run(options: argparse.Namespace) -> None:
 def describe_policy(policy: Policy, directory: str, *, last: bool) -> str:
     path = find_policy(directory, last=last)
     meta = load_checkpoint(path, only=()).meta
-    facts = [f"after {meta['env_step']:,} env steps"] if meta.get("env_step") else []
-    if meta.get("eval_value") is not None:
+    facts = []
+    if is_number(meta.get("env_step")) and meta["env_step"]:
+        facts.append(f"after {meta['env_step']:,} env steps")
+    if is_number(meta.get("eval_value")):
         facts.append(f"return {as_text(meta['eval_value'])} in its evaluation")
     origin = f"from {path}" + (f" ({', '.join(facts)})" if facts else "")
     return printable(f"{type(policy).__name__} on {policy.spec.env_id}, {origin}")

@@ -12,8 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MOST_OF_A_PATH, MOST_OF_A_NAME = 4000, 240
-"""Limits in bytes. Linux allows 4,095 and 255, and temporary files have longer names, such as
-`.x.unfinished`."""
+"""Limits in bytes. Linux allows 4,095 and 255, and temporary files may have longer names."""
+_MOST_OF_A_STEM = 40
+"""The characters of a file's name that its temporary file has in its own."""
 
 
 _NUMBER = re.compile("[0-9]+")
@@ -110,7 +111,9 @@ def replacing(path: Path) -> Iterator[Path]:
         with naming(path):
             yield path
         return
-    unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
+    with naming(path):
+        unfinished, handle = new_beside(path)
+        os.close(handle)
     try:
         with naming(path):
             yield unfinished
@@ -123,13 +126,26 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
+def new_beside(path: Path, *, mode: int = 0o666) -> tuple[Path, int]:
+    """Create an empty file of a new name beside `path`; return its path, and a descriptor.
+
+    A folder from elsewhere may contain symbolic links: no name of theirs is opened for writing.
+    """
+    stem = path.stem[:_MOST_OF_A_STEM]
+    new = path.with_name(f".{stem}.unfinished-{secrets.token_hex(8)}{path.suffix}")
+    try:
+        return new, os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    except OSError as error:
+        error.filename = str(path)
+        raise
+
+
 def write_private(path: Path, content: bytes) -> None:
     """Write a new file that only its owner can read, atomically; FileExistsError if there is one.
 
     Of several processes that do so at once, one writes the file.
     """
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    draft, handle = new_beside(path, mode=0o600)
     try:
         with open(handle, "wb") as file:
             os.fchmod(handle, 0o600)

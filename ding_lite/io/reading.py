@@ -15,6 +15,9 @@ from typing import Any
 
 from ding_lite.errors import kind_of
 
+_MAX_DEPTH = 64
+"""Limit of the nested lists and objects of JSON, so that all of it can be formatted, too."""
+
 
 def read_file(
     path: str | os.PathLike[str], *, most: int, folder: int | None = None, follow: bool = True
@@ -60,9 +63,24 @@ def open_file(
 def parse_json(content: bytes) -> Any:  # noqa: ANN401 - any tree of values
     """Parse JSON; raise ValueError if it is invalid or nested too deeply."""
     try:
-        return json.loads(content)
+        found = json.loads(content)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+    if content.count(b"[") + content.count(b"{") > _MAX_DEPTH and _is_deep(found):
+        raise ValueError("it is nested too deeply")
+    return found
+
+
+def _is_deep(tree: object) -> bool:
+    level = [tree]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            child
+            for one in level
+            if isinstance(one, dict | list)
+            for child in (one.values() if isinstance(one, dict) else one)
+        ]
+    return any(isinstance(one, dict | list) for one in level)
 
 
 def read_json_object(path: Path, *, most: int) -> dict[str, Any]:

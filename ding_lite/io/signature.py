@@ -35,7 +35,10 @@ def sign(named: Mapping[str, Any]) -> str | None:
 
 def is_signed(named: Mapping[str, Any], signature: object) -> bool:
     """Return whether a program of this user has signed these values on this machine."""
-    expected = sign(named)
+    try:
+        expected = sign(named)
+    except (TypeError, ValueError):  # what JSON cannot hold was never signed
+        return False
     if expected is None or not isinstance(signature, str):
         return False
     return hmac.compare_digest(expected.encode(), signature.encode())

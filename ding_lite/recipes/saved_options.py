@@ -39,7 +39,8 @@ from ding_lite.rl.envs.naming import described, short_name, undescribed
 
 _OF_ENVS = {"env_args": dict, "imports": list}
 """Keys about the environment that a file of settings may have, with their types."""
-_MOST_BYTES = 1 << 20
+_MOST_BYTES = 1 << 16
+"""Limit of a TOML file: reading a key of very many parts takes minutes."""
 _PARAMETERS = {kind.__name__: kind for kind in (Range, Choice)}
 
 

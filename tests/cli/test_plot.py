@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -143,3 +144,37 @@ def test_a_run_without_a_return_is_left_out_unless_its_metric_was_asked_for(
     assert "`return` is missing in r/2. Metrics of these" in capsys.readouterr().err
     assert main(["plot", "r/2"]) == 2
     assert "`return` is missing in r/2. Metrics of these" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("target", "1e4000"),
+        ("target", "-Infinity"),
+        ("target", "NaN"),
+        ("target", "1" + "0" * 4000),
+        ("env", '"\\ud800"'),
+        ("env", f'"{"x" * 100_000}"'),
+    ],
+    ids=["infinite", "minus infinity", "nan", "large", "surrogate", "long"],
+)
+def test_a_description_of_any_content_is_drawn(name: str, value: str) -> None:
+    leave("r/1")
+    config = json.loads(Path("r/1/config.json").read_text())
+    config["options"][name] = "@value"
+    text = json.dumps(config).replace('"@value"', value)
+    Path("r/1/config.json").write_text(text)
+    assert main(["plot", "r/1", "--out", "curves.png"]) == 0
+
+
+def test_returns_of_any_size_are_drawn() -> None:
+    for number in (1, 2):
+        leave(f"r/{number}", seed=number)
+        rows = [
+            {"env_step": 1, "wall_s": 1, "eval_return": 1.7e308},
+            {"env_step": 1.7e308, "eval_steps": 1.7e308, "wall_s": 1, "eval_return": -1.7e308},
+        ]
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        Path(f"r/{number}/metrics.jsonl").write_text(lines)
+    assert main(["plot", "r", "--out", "curves.png"]) == 0
+    assert main(["report", "r", "--no-video", "--out", "page.html"]) == 0

@@ -85,6 +85,7 @@ def test_the_title_tells_how_many_nodes_are_here() -> None:
     line = title(job)
     assert re.fullmatch(r"[\d:]{8}  job abc  train\.py  3 nodes, 1 of them here, for 127s", line)
     assert title(replace(job, num_nodes=1, age_s=5.0)).endswith("1 node, for 5.0s")
+    assert r"  \x1b]0;x\x07\n.py  " in title(replace(job, program="\x1b]0;x\x07\n.py"))
 
 
 # -- where nothing runs --------------------------------------------------------------------

@@ -221,7 +221,9 @@ def test_a_project_that_has_moved_is_resumed_and_watched_in_its_new_folder(
     Path("project").rename("project moved")
     go_to("project moved")
     capsys.readouterr()
-    assert main(["watch", "run", "--episodes", "1"]) == 0
+    assert main(["watch", "run", "--episodes", "1"]) == 2
+    assert "project/project_env.py, which is not there any more" in capsys.readouterr().err
+    assert main(["watch", "run", "--episodes", "1", "--trust"]) == 0
     assert main([*words, "--resume", "--max-env-steps", "320"]) == 0
     assert main(["train", "dqn", "project_env:Corridor", *words[3:], "--resume"]) == 0
     assert '"env_steps": 320' in capsys.readouterr().out.splitlines()[-1]
@@ -229,7 +231,7 @@ def test_a_project_that_has_moved_is_resumed_and_watched_in_its_new_folder(
     monkeypatch.chdir("..")
     Path("project moved").rename("project")
     go_to(".")
-    assert main(["watch", "project/run", "--episodes", "1"]) == 2
+    assert main(["watch", "project/run", "--episodes", "1", "--trust"]) == 2
     assert "If it has moved, run this in the folder that has it." in capsys.readouterr().err
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.cli.main import main
 from ding_lite.recipes.runs import video
+from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.catch import CATCH_ID
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.testing import run_step
+from tests.cli.calls import Typed
 
 pytestmark = pytest.mark.usefixtures("_here", "_no_display")
 
@@ -81,3 +84,36 @@ def test_where_a_window_is_impossible_the_returns_are_shown(capsys, monkeypatch)
         "are shown."
     )
     assert line.startswith("episode 1 ")
+
+
+@pytest.mark.parametrize("value", ["x", [1], 2**1300, float("inf"), np.ones(2)], ids=type)
+def test_counters_that_are_no_numbers_are_left_out(
+    capsys: pytest.CaptureFixture[str], value: object
+) -> None:
+    save("CartPole-v1")
+    saved = load_checkpoint("here/checkpoint")
+    meta = {**saved.meta, "env_step": value, "eval_value": value}
+    save_checkpoint("here/checkpoint", saved.state, meta=meta)
+    assert main(["watch", "here", "--episodes", "1"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == "DQN on CartPole-v1, from here/checkpoint"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("watch", ".", "--episodes", "1", "--record", "videos"),
+        ("report", "."),
+        ("export", ".", "--format", "torch"),
+    ],
+)
+def test_no_module_of_the_folder_of_a_run_is_imported(typed: Typed, words: tuple[str, ...]) -> None:
+    """A folder from elsewhere may contain modules of the names of optional packages."""
+    save(CATCH_ID, "checkpoint")  # which draws itself
+    for name in ("imageio_ffmpeg", "mpmath", "onnx", "pygame"):
+        Path(f"{name}.py").write_text("open('imported', 'w')\n")
+    Path("config.json").write_text('{"example": "dqn", "options": {"env": "Catch"}}')
+    Path("metrics.jsonl").write_text('{"env_step": 1, "wall_s": 1.0, "return": 1.0}\n')
+    code, _, err = typed(Path.cwd(), *words, PATH="")  # without ffmpeg
+    assert not Path("imported").exists()
+    assert code == 0, err

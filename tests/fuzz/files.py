@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
 import struct
 import zlib
+from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ import numpy as np
 import torch
 
 from ding_lite import Task, middleware as mw
+from ding_lite.cli.plot import plot_runs
 from ding_lite.cli.report.page import page
 from ding_lite.cli.top import plain_table, title
+from ding_lite.cli.watch import describe_policy
 from ding_lite.parallel.memory.segments import DIRECTORY, Segment, SegmentReader, slot_bytes_of
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.network.security import load_key, make_key
@@ -175,12 +179,13 @@ def runs(folder: Path) -> Iterator[Attempt]:
 
 def policies(folder: Path) -> Iterator[Attempt]:
     with make_envs("CartPole-v1", 1) as envs:
-        run_step(mw.checkpoint(DQN(envs.spec, DQNConfig(hidden=(4,))), folder, every=1))
+        policy = DQN(envs.spec, DQNConfig(hidden=(4,)))
+        run_step(mw.checkpoint(policy, folder, every=1), env_step=5, eval_value=2.5)
     break_one = breaker(folder)
 
     def attempt(rng: random.Random) -> object:
         break_one(rng)
-        return load_policy(folder)
+        return describe_policy(load_policy(folder), str(folder), last=False)
 
     yield attempt
 
@@ -198,8 +203,12 @@ def leave_run(folder: Path) -> tuple[Any, list[Any]]:
     return described, rows
 
 
-def compare(folder: Path) -> object:
-    """Do with a run what `ding-lite plot` does before it draws, and make the page of a report."""
+def compare(folder: Path, rng: random.Random) -> object:
+    """Make the page of a report, and do what `ding-lite plot` does; it seldom draws."""
+    if rng.random() < 0.05:
+        picture = str(folder / "curves.svg")
+        with redirect_stdout(io.StringIO()):
+            plot_runs(Namespace(runs=[str(folder)], metric=None, out=picture))
     results = find_results([str(folder)])
     groups = group_results(results)
     assert page(results, {}).startswith(b"<!doctype html>")
@@ -213,7 +222,7 @@ def configs(folder: Path) -> Iterator[Attempt]:
     def attempt(rng: random.Random) -> object:
         (folder / "config.json").write_bytes(broken_json(rng, described))
         parse_options(None, env="CartPole-v1", target=475.0, max_env_steps=10, arguments=arguments)
-        return compare(folder)
+        return compare(folder, rng)
 
     yield attempt
 
@@ -239,7 +248,7 @@ def metric_rows(folder: Path) -> Iterator[Attempt]:
             content = b"\n".join(broken_json(rng, tree) for tree in trees)
             (folder / name).write_bytes(content)
         (folder / "pipeline.txt").write_bytes(broken_bytes(rng, b"task\n  1  a  on b, c\n"))
-        return compare(folder)
+        return compare(folder, rng)
 
     yield attempt
 

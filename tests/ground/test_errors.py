@@ -28,8 +28,8 @@ def test_an_error_keeps_its_message_and_its_notes(name: str) -> None:
 
 
 def test_the_words_of_another_node_cannot_control_the_terminal() -> None:
-    error = errors.RemoteError("\x1b[2J λ", remote_traceback="in\n\x9b2J")
-    assert (str(error), error.__notes__) == (r"\x1b[2J λ", ["in\n\\x9b2J"])
+    error = errors.RemoteError("\x1b[2J λ \ud800", remote_traceback="in\n\x9b2J")
+    assert (str(error), error.__notes__) == (r"\x1b[2J λ \ud800", ["in\n\\x9b2J"])
 
 
 # -- did_you_mean --------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import given, strategies as st
 
-from ding_lite.nest import leaves, map_leaves, path_name
+from ding_lite.nest import leaves, map_leaves, num_composed, path_name
 
 
 class Pair(NamedTuple):
@@ -86,3 +86,9 @@ def test_mapping_changes_each_leaf_once_in_order_and_nothing_else(tree: Any) -> 
     assert spelled(list(leaves(mapped))) == spelled(expected)
     assert [repr(leaf) for leaf in seen] == [repr(leaf) for _, leaf in leaves(tree)]
     assert spelled(tree) == spelled(before) == spelled(map_leaves(lambda leaf: leaf, tree))
+
+
+def test_members_of_a_set_are_composed_if_they_are_no_plain_values() -> None:
+    plain = [None, True, 1, 2.5, "a", b"b", np.float32(3), np.int64(4)]
+    assert num_composed(plain) == 0
+    assert num_composed([*plain, (1, 2), (3, (4, (5,))), np.complex64(1j), range(3)]) == 6

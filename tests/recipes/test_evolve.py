@@ -14,7 +14,7 @@ import torch
 from ding_lite import middleware as mw
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.evolution import Population, Search, integer, log_uniform
-from ding_lite.middleware.report.evolution import draw_lives, lines_of
+from ding_lite.middleware.report.evolution import draw_lives, families, lines_of
 from ding_lite.recipes import EvolveResult, evolve, load_policy
 from ding_lite.recipes.choices import Choices
 from ding_lite.recipes.evolve import plan_evolution
@@ -367,3 +367,10 @@ def test_a_run_that_searches_nothing_goes_on_so() -> None:
     evolve("dqn", "CartPole-v1", smoke=True, quiet=True, out="runs/fixed", **fixed)
     choices = Choices(out="runs/fixed", resume=True)
     assert plan_evolution("dqn", "CartPole-v1", None, {}, choices).search.parameters == {}
+
+
+def test_agents_with_the_same_first_ancestor_are_one_family() -> None:
+    parents = {3: 1, 1: None, 2: None, 5: 3, 6: 2, 7: 9, 8: 9}
+    assert families(parents) == {1: 0, 3: 0, 5: 0, 2: 1, 6: 1, 7: 2, 8: 2}
+    assert families({1: 2, 2: 1, 3: 2}) == {1: 0, 2: 0, 3: 0}  # of a damaged file
+    assert {*families({n: n - 1 for n in range(200_000, 0, -1)}).values()} == {0}

@@ -225,3 +225,12 @@ def test_what_is_no_description_of_a_run_is_refused(text: str) -> None:
     Path("config.json").write_text(text)
     with pytest.raises(ConfigError, match=r"`config` is 'config.json', which cannot be read"):
         read_config(Path("config.json"))
+
+
+def test_a_file_of_settings_has_at_most_64_kib(tmp_path: Path) -> None:
+    file = tmp_path / "long.toml"
+    file.write_text("lr = 1e-3\n" + "#" * 65_000)
+    assert read_config(file).settings == {"lr": 1e-3}
+    file.write_text(f"lr.{'.'.join('a' * 40_000)} = 1")
+    with pytest.raises(ConfigError, match="at most 65,536 are read"):
+        read_config(file)

@@ -32,7 +32,10 @@ from ding_lite.options.words import Pairs, assignment, path, searched, whole_num
 _WORDS = {
     "policies": "dqn, ddpg, td3, sac, a2c, ppo, impala, r2d2",
     "columns": ", ".join(SORTED_BY),
-    "trust": "import the code that the run names, even if you have not saved it on this machine",
+    "trust": (
+        "import the code that the run names, even if you have not saved it on this machine, or the "
+        "code has moved"
+    ),
 }
 
 

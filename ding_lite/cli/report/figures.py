@@ -14,6 +14,7 @@ import numpy as np
 
 from ding_lite.middleware.report.evolution import families
 from ding_lite.middleware.report.log import as_text
+from ding_lite.middleware.report.style import LARGEST
 from ding_lite.rl.batch import NumpyArray
 
 NUM_COLORS = 8
@@ -22,8 +23,6 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 10, 12, 34
 _MOST_POINTS = 300
 _MOST_MARKS = 40
 _ROW = 24
-LARGEST = 1e150
-"""The bound of drawn numbers, within which differences and ratios are finite."""
 
 
 class Line(NamedTuple):

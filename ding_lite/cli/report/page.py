@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from statistics import fmean
 from typing import Any
 from xml.etree.ElementTree import Element, tostring
@@ -17,7 +17,14 @@ from ding_lite.cli.report.records import Record, Stage, is_number, rates
 from ding_lite.io.files import named
 from ding_lite.middleware.report.log import as_text
 from ding_lite.middleware.report.throughput import STAGE_SECONDS
-from ding_lite.recipes.runs.results import Result, RunGroup, group_results, spread_of, title_of
+from ding_lite.recipes.runs.results import (
+    Result,
+    RunGroup,
+    group_results,
+    shortened,
+    spread_of,
+    title_of,
+)
 from ding_lite.version import __version__
 
 POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'"
@@ -30,7 +37,9 @@ _COUNTED = {"step", "wall_s", "env_step", "eval_env_step", "episode_return"}
 """Metrics without a curve of their own."""
 _SENT = ("events_out", "ctx_out", "items_out")
 _RECEIVED = ("events_in", "ctx_in")
-_MOST_EVALUATIONS = 200
+_MOST_EVALUATIONS = _MOST_SHOWN = 200
+"""Limits of evaluations of a run, and of charts, nodes and stages: a damaged file may have any."""
+_MOST_LIVES = 5_000
 _SEVERAL_SEEDS = (
     "Several seeds: the line is their median, the band goes from the least to the greatest. A run "
     "that has ended counts on with its last value."
@@ -190,15 +199,20 @@ def _cards(figures: Sequence[Element]) -> Element:
 
 def _others(groups: Sequence[Group]) -> Element | None:
     names = {
-        name: name
+        name: shortened(name)
         for run in _runs(groups)
         for name in run.last
         if name not in _COUNTED and name not in _RETURNS and not name.startswith(STAGE_SECONDS)
     }
-    charts = _charts(groups, names)
+    charts = _charts(groups, dict(islice(names.items(), _MOST_SHOWN)))
     legend = _legend(group.name for group in groups)
-    title = _counted(len(charts), "other metric")
-    return _folded(title, legend, _cards(charts)) if charts else None
+    title = _counted(len(names), "other metric")
+    more = _more(len(names), _MOST_SHOWN)
+    return _folded(title, legend, _cards(charts), *more) if charts else None
+
+
+def _more(number: int, shown: int) -> list[Element]:
+    return [_remark(f"... and {number - shown:,} more.")] if number > shown else []
 
 
 def _evaluations(groups: Sequence[Group]) -> Element | None:
@@ -253,7 +267,8 @@ def _pipelines(groups: Sequence[Group]) -> Iterator[Element]:
     of: dict[tuple[Stage, ...], list[str]] = {}
     for group in groups:
         of.setdefault(tuple(group.best.pipeline), []).append(group.label)
-    for stages, labels in of.items():
+    for every, labels in of.items():
+        stages = every[:_MOST_SHOWN]
         lanes = []
         for where in dict.fromkeys(stage.where for stage in stages):
             boxes = [
@@ -266,7 +281,7 @@ def _pipelines(groups: Sequence[Group]) -> Iterator[Element]:
             lanes += [tag("h3", where), tag("ol", *boxes, class_="pipeline", aria_label=label)]
         of_some = f" of {', '.join(labels)}" if len(of) > 1 else ""
         if stages:
-            yield _section(f"Pipeline{of_some}", *lanes)
+            yield _section(f"Pipeline{of_some}", *lanes, *_more(len(every), _MOST_SHOWN))
 
 
 def _nodes(run: Record, of: str) -> Element | None:
@@ -274,16 +289,15 @@ def _nodes(run: Record, of: str) -> Element | None:
         return None
     lines: dict[str, list[Line]] = {}
     rows = []
-    for color, (number, points) in enumerate(run.nodes.items()):
+    for color, (number, points) in enumerate(islice(run.nodes.items(), _MOST_SHOWN)):
         last = points[-1]
         labels = last.get("labels")
         roles = [str(one) for one in labels] if isinstance(labels, list) else []
         roles = [one for one in roles if "." not in one and one != "distributed"]
-        name = f"node {number}" + (f" ({', '.join(roles)})" if roles else "")
+        name = shortened(f"node {number}" + (f" ({', '.join(roles)})" if roles else ""))
         counts = ("total_step", "env_step", *_SENT, *_RECEIVED)
-        rows.append(
-            (name, *(_formatted(last.get(count)) for count in counts), f"{last.get('state')}")
-        )
+        state = shortened(f"{last.get('state')}")
+        rows.append((name, *(_formatted(last.get(count)) for count in counts), state))
         for title, counted in (
             ("Messages sent per second", _SENT),
             ("Messages received per second", _RECEIVED),
@@ -298,6 +312,7 @@ def _nodes(run: Record, of: str) -> Element | None:
         _table("The newest counts of each node", headings, rows),
         _legend(line.label for line in lines["Steps per second"]),
         _cards(charts),
+        *_more(len(run.nodes), _MOST_SHOWN),
         _remark("Nodes on the machine of the node that reports. Items count where they are sent."),
     )
 
@@ -306,12 +321,12 @@ def _population(run: Record, of: str) -> Element | None:
     lives = [life for life in run.lives if life["fitness"] is not None]
     if not lives:
         return None
-    charts = [family(run.lives)]
+    charts = [family(run.lives[-_MOST_LIVES:])]
     generations: dict[int, list[Mapping[str, Any]]] = {}
     for life in lives:
         generations.setdefault(life["generation"], []).append(life)
     values = {"fitness": [[life["fitness"] for life in some] for some in generations.values()]}
-    for name in lives[0]["hyperparameters"]:
+    for name in islice(lives[0]["hyperparameters"], _MOST_SHOWN):
         shown = [
             [life["hyperparameters"].get(name) for life in some] for some in generations.values()
         ]
@@ -323,8 +338,10 @@ def _population(run: Record, of: str) -> Element | None:
             np.array([fn(some) for some in shown], dtype=float) for fn in (min, np.median, max)
         )
         lines = [Line("median of the agents", x, middle, low, high)]
-        charts.append(chart(name, lines, x_label="generation"))
+        charts.append(chart(shortened(name), lines, x_label="generation"))
     note = "Lines: the median of the agents; bands: from the least to the greatest."
+    if len(run.lives) > _MOST_LIVES:
+        note += f" The lineage begins with the last {_MOST_LIVES:,} of {len(run.lives):,} entries."
     return _section(f"Population{of}", _cards(charts), _remark(note))
 
 

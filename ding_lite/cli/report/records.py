@@ -17,12 +17,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ding_lite.cli.report.figures import LARGEST
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, printable
 from ding_lite.io.reading import parse_json, read_file, read_json_object
+from ding_lite.middleware.report.style import LARGEST
 from ding_lite.recipes.evolve import LINEAGE
 from ding_lite.recipes.runs.directory import CONFIG, METRICS, NODES, PIPELINE, RESULT, is_locked
-from ding_lite.recipes.runs.results import Result
+from ding_lite.recipes.runs.results import Result, shortened
 from ding_lite.recipes.runs.stages import seconds_by_stage
 from ding_lite.recipes.table import RECIPES
 from ding_lite.rl.batch import NumpyArray
@@ -106,7 +106,11 @@ class Record(Result):
             found = [_STAGE.fullmatch(line) for line in text.splitlines()[1:]]
             marks = [(one["name"], *one["marks"].split(", ")) for one in found if one]
             return [
-                Stage(name, where, tuple(mark for mark in others if mark != "not on this node"))
+                Stage(
+                    shortened(name),
+                    shortened(where),
+                    tuple(shortened(mark) for mark in others if mark != "not on this node"),
+                )
                 for name, where, *others in marks
             ]
         return []
@@ -135,7 +139,10 @@ class Record(Result):
 
     @property
     def command(self) -> str:
-        """The command that repeats the run; empty if it is not known."""
+        """The command that repeats the run, in one line; empty if it is not known."""
+        return printable(self._command()).replace("\n", "\\n")  # it may be copied to a shell
+
+    def _command(self) -> str:
         command = self.description.get("command")
         words = (
             [word for word in command if isinstance(word, str)] if isinstance(command, list) else []

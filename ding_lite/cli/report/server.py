@@ -7,7 +7,9 @@ so only requests with this machine in their Host header are answered.
 
 from __future__ import annotations
 
+import io
 import secrets
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from ding_lite.cli.report.page import POLICY
+from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError
 
 HOST = "127.0.0.1"
@@ -59,12 +62,37 @@ class Server(ThreadingHTTPServer):
         return {f"{name}:{self.server_port}" for name in _NAMES}
 
 
+class _Request(io.RawIOBase):
+    """The bytes of a request, which must arrive within so many seconds, however slowly each is."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._connection = connection
+        self._deadline = SYSTEM_CLOCK.now() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - as there
+        left = self._deadline - SYSTEM_CLOCK.now()
+        if left <= 0.0:
+            raise TimeoutError("the request is too slow")
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: Server
     server_version, sys_version = "ding-lite", ""
     timeout = 10.0
+    """Seconds for a whole request, and for its answer."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_Request(self.connection, self.timeout))
 
     def do_GET(self) -> None:
+        self.connection.settimeout(self.timeout)
         if self.headers.get("Host") not in self.server.hosts:
             self.send_error(HTTPStatus.FORBIDDEN, "This page is for this machine alone")
         elif not secrets.compare_digest(self.path.encode(), self.server.path.encode()):

@@ -6,13 +6,14 @@ import dataclasses
 import logging
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from ding_lite.errors import CheckpointError, with_article
 from ding_lite.io.importing import without_folders
+from ding_lite.io.places import folders_of
 from ding_lite.io.signature import sign
 from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.naming import name_of
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 PARTS, POLICY = "parts", "policy"
 _NAMELESS = "code without a name"
+_MOST_OF_A_NAME = 5_000
+"""Limit of the characters of an environment's name, which may contain a path."""
 
 
 def describe(part: object) -> dict[str, Any]:
@@ -33,7 +36,8 @@ def describe(part: object) -> dict[str, Any]:
         `kind`, the name of its class; and, if it has them, `config`, its settings; `env`, its
         environment; `given`, the names of parts from the user, such as a network; and `class`, the
         import name of a class of the user. A name is None if the object cannot be imported. A
-        description that names code of the user has a `signature`.
+        description that names code of the user has a `signature`, also of the `folders` from
+        which its modules are imported.
     """
     about: dict[str, Any] = {"kind": type(part).__name__}
     config = getattr(part, "config", None)
@@ -49,6 +53,8 @@ def describe(part: object) -> dict[str, Any]:
     if hasattr(part, "act") and not type(part).__module__.startswith("ding_lite."):
         about["class"] = name_of(type(part))
     if named := named_code(about):
+        if folders := folders_of(imported_places(parts_of(named))):
+            about["folders"] = named["folders"] = folders
         about["signature"] = sign(named)
     return about
 
@@ -93,7 +99,34 @@ def named_code(about: Mapping[str, Any]) -> dict[str, Any]:
     named = {key: about[key] for key in ("given", "class") if about.get(key)}
     if "made_by" in env or ":" in str(env.get("env_id")):
         named["env"] = [env.get("env_id"), env.get("made_by")]
+    if named and "folders" in about:
+        named["folders"] = about["folders"]
     return named
+
+
+def parts_of(named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts that named code has, by the names of the arguments that replace them."""
+    given = named.get("given") or {}
+    parts = dict(given) if isinstance(given, dict) else {"policy": given}
+    return {**parts, **{key: named[key] for key in ("class", "env") if key in named}}
+
+
+def imported_places(parts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the modules and files that are imported for parts of signed code."""
+    for part in parts.values():
+        yield from filter(None, _imported_for(part))  # an id of gymnasium has no place
+
+
+def _imported_for(part: Any) -> Iterator[str]:  # noqa: ANN401 - as JSON has it
+    """Yield what a name imports, or an environment's id and how it is made."""
+    if isinstance(part, str):
+        yield part.rpartition(":")[0]
+    elif part is not None:
+        env_id, made_by = part
+        how: Mapping[str, Any] = {"env": env_id} if made_by is None else made_by
+        for name in (how.get("env"), *(one["name"] for one in how.get("wrappers", ()) if one)):
+            yield from _imported_for(name)
+        yield from how.get("imports", ())
 
 
 def described_policy(meta: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
@@ -102,11 +135,17 @@ def described_policy(meta: Mapping[str, Any]) -> tuple[str | None, dict[str, Any
     The name is None if the policy is the only part.
     """
     alone, parts = meta.get(POLICY), described_parts(meta)
-    if isinstance(alone, dict) and isinstance(alone.get("kind"), str):
+    if isinstance(alone, dict) and _is_description(alone):
         return None, alone
     for name, about in (parts or {}).items():
         if "config" in about and "env" in about:
             return name, about
+    if alone is not None or (parts is None and meta.get(PARTS)):
+        raise CheckpointError(
+            "The description of the policy in the checkpoint is damaged: its `kind` and names were "
+            "expected as texts, and its `env`, `config` and `given` as dicts. Take another "
+            "checkpoint, or a copy of it."
+        )
     raise CheckpointError(
         f"The checkpoint holds {_listed(parts)}, and no policy among them. Save one "
         f"with `mw.checkpoint`."
@@ -118,15 +157,24 @@ def described_parts(meta: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None
     parts = meta.get(PARTS)
     if not isinstance(parts, dict):
         return None
-    well_formed = all(
-        isinstance(about, dict)
-        and isinstance(about.get("kind"), str)
-        and isinstance(about.get("env", {}), dict)
-        and isinstance(about.get("config", {}), dict)
-        and isinstance(about.get("given", {}), dict)
-        for about in parts.values()
+    return parts if all(map(_is_description, parts.values())) else None
+
+
+def _is_description(about: object) -> bool:
+    """Return whether a value has the form that `describe` returns, as far as that is read here."""
+    if not isinstance(about, dict) or not isinstance(about.get("kind"), str):
+        return False
+    env, given = about.get("env", {}), about.get("given", {})
+    if not all(isinstance(one, dict) for one in (env, given, about.get("config", {}))):
+        return False
+    env_id = env.get("env_id", "")
+    names = [*given.values(), about.get("class"), env_id]
+    return (
+        all(isinstance(name, str | None) for name in names)
+        and env_id is not None
+        and len(env_id) <= _MOST_OF_A_NAME
+        and isinstance(env.get("made_by", {}), dict)
     )
-    return parts if well_formed else None
 
 
 def _plain(value: object) -> object:

@@ -161,18 +161,16 @@ def _draw_family(lives: Sequence[Life], path: Path, *, title: str) -> None:
 
 def families(parents: Mapping[int, int | None]) -> dict[int, int]:
     """Number the families of agents: those with the same first ancestor."""
-    first = {number: _first_ancestor(number, parents) for number in parents}
-    places = {number: k for k, number in enumerate(sorted(set(first.values())))}
-    return {number: places[ancestor] for number, ancestor in first.items()}
-
-
-def _first_ancestor(number: int, parents: Mapping[int, int | None]) -> int:
-    seen: set[int] = set()
-    parent = parents.get(number)
-    while parent is not None and number not in seen:  # a damaged file may contain a cycle
-        seen.add(number)
-        number, parent = parent, parents.get(parent)
-    return number
+    first: dict[int, int] = {}
+    for number in parents:
+        line: set[int] = set()
+        ancestor, parent = number, parents.get(number)
+        while parent is not None and ancestor not in line and ancestor not in first:
+            line.add(ancestor)  # a damaged file may contain a cycle
+            ancestor, parent = parent, parents.get(parent)
+        first |= dict.fromkeys(line | {number}, first.get(ancestor, ancestor))
+    places = {number: k for k, number in enumerate(sorted({first[number] for number in parents}))}
+    return {number: places[first[number]] for number in parents}
 
 
 def show_generations(population: Population) -> Middleware:

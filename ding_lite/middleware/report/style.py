@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 INK, GREY, BLUE, ORANGE, GREEN = "#1f2933", "#7b8794", "#2f6fde", "#e8590c", "#2b8a3e"
 COLORS = (BLUE, ORANGE, GREEN, "#9c36b5", "#c92a2a", "#0c8599", "#a6740a", "#5c677d")
+LARGEST = 1e150
+"""The bound of drawn numbers, within which differences and ratios are finite."""
 _LEFT = 0.022
 _HEIGHT, _HEIGHT_BELOW = 4.5, 1.6
 """The heights of a picture and of the small charts below it, in inches."""
@@ -79,6 +81,9 @@ def style_axes(axes: Axes, *, y_label: str) -> None:
 
 
 def draw_target(axes: Axes, target: float) -> None:
+    """Draw the target as a line, unless it is too large to be drawn."""
+    if not abs(target) < LARGEST:
+        return
     low, high = axes.get_ylim()
     room = 0.09 * (max(high, target) - min(low, target))
     axes.set_ylim(min(low, target - room), max(high, target + room))

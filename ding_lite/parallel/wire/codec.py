@@ -21,6 +21,7 @@ import numpy as np
 from msgspec.msgpack import Ext
 
 from ding_lite.errors import CodecError, ContextError, with_article
+from ding_lite.nest import MOST_COMPOSED, num_composed
 from ding_lite.parallel.wire.arrays import (
     CODES,
     OWN_BUFFER_BYTES,
@@ -178,6 +179,8 @@ def _open(meta: bytes | memoryview, buffers: Sequence[memoryview]) -> tuple[_Rea
     if len(meta) > MAX_META_BYTES:
         raise CodecError(f"The meta has {len(meta)} bytes; the limit is {MAX_META_BYTES}.")
     try:
+        if len(meta) > _HARMLESS_BYTES:
+            _check_keys(_OPENER.decode(meta)[1], 0)
         found = _DECODER.decode(meta)
         is_canonical = _ENCODER.encode(found) == meta
     # Before msgspec 0.22 a key that has no hash is a TypeError.
@@ -190,10 +193,42 @@ def _open(meta: bytes | memoryview, buffers: Sequence[memoryview]) -> tuple[_Rea
     return _Reader(buffers, packed_bytes), node
 
 
+class _Key:
+    """A key of a dict, in a check of its type."""
+
+
+def _read_key(_kind: type, key: object) -> _Key:
+    if isinstance(key, tuple):
+        raise CodecError(f"A dict has the key {shorten(key)}; expected is a scalar.")
+    return _Key()
+
+
+_HARMLESS_BYTES = 1 << 14
+"""The size up to which a dict has too few keys to take long, even if all have one hash."""
+_LEVEL = msgspec.msgpack.Decoder(list[msgspec.Raw] | dict[_Key, msgspec.Raw], dec_hook=_read_key)
+_MAX_LISTS = 2 * (MAX_DEPTH + MAX_AROUND)
+"""Limit of the nested lists and dicts of a meta: a context and a record take two each."""
+
+
+def _check_keys(node: msgspec.Raw, depth: int) -> None:
+    """Refuse arrays as keys, in large dicts, before msgspec makes dicts of them as tuples."""
+    if not _is_container(memoryview(node)[0]):
+        return
+    if depth > _MAX_LISTS:
+        raise CodecError(f"There are more than {_MAX_LISTS} lists and dicts within each other.")
+    level = _LEVEL.decode(node)
+    for part in level.values() if isinstance(level, dict) else level:
+        if len(part) > _HARMLESS_BYTES:
+            _check_keys(part, depth + 1)
+
+
+def _is_container(first: int) -> bool:
+    return 0x80 <= first < 0xA0 or 0xDC <= first < 0xE0
+
+
 _PLAIN = frozenset({type(None), bool, int, float, str})
 """Types that are left to msgspec."""
-_TAGS: dict[type, Ext] = {tuple: Tag.TUPLE, set: Tag.SET}
-_CONTAINERS = frozenset({list, dict, *_TAGS})
+_CONTAINERS = frozenset({list, dict, tuple})
 _MANY = 16
 """Items that are checked sooner all at once than one by one."""
 
@@ -223,7 +258,7 @@ class _Writer(Packing):
                         if type(item) not in plain:
                             copied[key] = self.node(item, depth + 1)
                         key += 1
-                return copied if kind is list else [_TAGS[kind], *copied]
+                return copied if kind is list else [Tag.TUPLE, *copied]
             for key, item in copied.items():
                 if type(key) not in SCALARS:
                     break
@@ -242,6 +277,17 @@ class _Writer(Packing):
 
 
 _Write = Callable[[_Writer, Any, int], Any]
+
+
+def _write_set(writer: _Writer, value: set[Any], depth: int) -> list[Any]:
+    members = [*value]
+    node = writer.node(members, depth)
+    if not _PLAIN.issuperset(map(type, members)) and num_composed(members) > MOST_COMPOSED:
+        raise Unsendable(
+            f"a set with {num_composed(members)} tuples or records in it",
+            f"A set that travels has at most {MOST_COMPOSED}. Send a list of them.",
+        )
+    return [Tag.SET, *node]
 
 
 def _write_context(writer: _Writer, value: Context, depth: int) -> list[Any]:
@@ -284,6 +330,7 @@ def _write_encoded(writer: _Writer, value: Encoded, _depth: int) -> msgspec.Raw:
 _WRITERS: dict[type, _Write] = {
     **dict.fromkeys(_PLAIN, lambda writer, value, depth: value),
     bytes: _write_bytes,
+    set: _write_set,
     OrderedDict: lambda writer, value, depth: writer.node(dict(value), depth),
     **dict.fromkeys((np.ndarray, np.memmap), _write_array),
     Context: _write_context,
@@ -418,6 +465,8 @@ def _read_tuple(reader: _Reader, parts: Node, depth: int) -> tuple[Value, ...]:
 
 def _read_set(reader: _Reader, parts: Node, depth: int) -> set[Value]:
     items = reader.items(parts, depth)
+    if not SCALARS.issuperset(map(type, items)) and num_composed(items) > MOST_COMPOSED:
+        raise CodecError(f"A set has more than {MOST_COMPOSED} tuples or records.")
     try:
         found = set(items)
     except TypeError as error:

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import os
 import textwrap
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.io.files import named
 from ding_lite.io.importing import find_again, find_member
+from ding_lite.io.places import look_in
 from ding_lite.io.signature import is_signed
 from ding_lite.middleware.checkpoints.description import (
     described_parts,
     described_policy,
+    imported_places,
     named_code,
+    parts_of,
 )
 from ding_lite.middleware.checkpoints.resume import fitting
+from ding_lite.nest import leaves
 from ding_lite.recipes.runs.directory import BEST, CHECKPOINT, CONFIG, has_best, has_checkpoint
 from ding_lite.recipes.runs.results import runs_in
 from ding_lite.recipes.table import RECIPES, FunctionConfig, Recipe, find_recipe
 from ding_lite.rl.checkpoint.save_load import MANIFEST, load_checkpoint
 from ding_lite.rl.envs.making import EnvLike, EnvMaker
+from ding_lite.rl.networks.conv import Conv
 from ding_lite.rl.policies.base.config import without_unused
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
@@ -49,7 +56,7 @@ def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time
     `policy.spec.env_id` is the environment for which it was trained. The user's network, optimiser,
     policy and environment are imported by name if they are classes or functions at the top level of
     a module or a file. A run that this user has not saved on this machine could name any code, so
-    its code is imported only with `trust`.
+    its code is imported only with `trust`, and so is code that has moved since.
 
     Args:
         directory: The directory of a run, or of a checkpoint of `middleware.checkpoint`.
@@ -64,11 +71,12 @@ def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time
         optimizer: The optimiser of the policy, likewise.
         device: The device of the networks, as PyTorch names it.
         trust: Import the code that the run names, even if this user has not saved it on this
-            machine. Objects that are given as arguments are not imported by name.
+            machine, or the code has moved. Objects that are given as arguments are not imported by
+            name.
 
     Raises:
         CheckpointError: There is no checkpoint, it is damaged, a part of the policy cannot be
-            found, or the run names code and is not trusted.
+            found, or the run names code and is not trusted, or the code has moved.
         ConfigError: A module or a file that the checkpoint names does not exist any more.
         MissingExtraError: The environment needs a package that is not installed.
     """
@@ -93,9 +101,29 @@ def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time
         recipe = _recipe(about, policy, spec, path)
         of_run = {} if recipe.policy_config is FunctionConfig else about["config"]
         settings = without_unused(of_run, found)
-        loaded = recipe.policy(spec, as_config(recipe.policy_config, settings), **more)
-        loaded.load_state_dict(saved.state if name is None else saved.state[name])
+        config = as_config(recipe.policy_config, settings)
+        state = saved.state if name is None else saved.state[name]
+        if policy is None and "class" not in about:
+            _check_sizes(config, spec.frame_stack, state)
+        loaded = recipe.policy(spec, config, **more)
+        loaded.load_state_dict(state)
     return loaded
+
+
+def _check_sizes(config: object, frame_stack: int, state: object) -> None:
+    """Refuse settings of a network with more weights than were saved, before it is made."""
+    hidden: Sequence[int] = getattr(config, "hidden", ())
+    convs: Sequence[Conv] = getattr(config, "convs", None) or ()
+    memory: int = getattr(config, "memory_size", 0) if getattr(config, "memory", None) else 0
+    least = memory**2 + sum(wide * next_ for wide, next_ in pairwise(hidden)) + sum(hidden)
+    least += sum(conv.channels * conv.kernel**2 for conv in convs)
+    saved = sum(math.prod(leaf.shape) for _, leaf in leaves(state) if hasattr(leaf, "shape"))
+    least = max(least, frame_stack)  # each observation has weights of its own
+    if least > saved:
+        raise CheckpointError(
+            f"its settings describe {least:,} weights or more, and {saved:,} numbers are saved. "
+            f"Take another checkpoint, or a copy of it."
+        )
 
 
 def _refuse_without_checkpoint(folder: Path) -> NoReturn:
@@ -125,17 +153,24 @@ def _saved_env(made_by: Mapping[str, Any], name: str) -> EnvMaker:
 
 
 def _check_signature(about: Mapping[str, Any], replaced: Collection[str], path: Path) -> None:
-    """Refuse unsigned code in the policy's description, except for parts that are `replaced`."""
+    """Refuse unsigned code in the policy's description, except for parts that are `replaced`.
+
+    Signed code must be where it was when it was signed, or be installed.
+    """
     named = named_code(about)
-    given = named.get("given")
-    places = {**(given if isinstance(given, dict) else {"policy": given} if given else {})}
-    places |= {key: named[key] for key in ("class", "env") if key in named}
-    imported = {name: place for name, place in places.items() if name not in replaced and place}
+    parts = parts_of(named).items()
+    imported = {name: part for name, part in parts if name not in replaced and part}
     if imported and not is_signed(named, about.get("signature")):
         shown = ", ".join(f"{name} {_shown(place)}" for name, place in imported.items())
         raise CheckpointError(
             f"The run in {path} names code that is imported to load it: {shown}. It was not saved "
             f"by you on this machine, and may run anything. If you trust it: load_policy(..., "
+            f"trust=True), or --trust on the command line."
+        )
+    if fault := look_in(named.get("folders", {}), imported_places(imported)):
+        raise CheckpointError(
+            f"The run in {path} is loaded with {fault}. Another one may run anything. Put it back, "
+            f"or if you trust the one that is found by its name now: load_policy(..., "
             f"trust=True), or --trust on the command line."
         )
 

@@ -22,6 +22,7 @@ from ding_lite.io.memory import parsable_bytes
 from ding_lite.io.reading import parse_json, read_end, read_file, read_json_object
 from ding_lite.middleware.env_step_budget import spent
 from ding_lite.middleware.report.report import OPTIONS
+from ding_lite.middleware.report.style import LARGEST
 from ding_lite.recipes.runs.directory import (
     CONFIG,
     METRICS,
@@ -41,6 +42,7 @@ _OF_RUNS = (CONFIG, METRICS)
 _ONLY_OF_ONE = {"seed", "smoke", "target", "max_env_steps"}
 """Options in which the runs of a group may differ."""
 
+_MOST_LETTERS = 200
 _PLAIN = ("program", "env")
 """Facts that a label shows without their names."""
 
@@ -66,7 +68,10 @@ class Result:
     @property
     def env_steps(self) -> int | None:
         """All env steps until the last row, including those of evaluations of a population."""
-        return spent(self.rows[-1]) if self.rows else None
+        if not self.rows:
+            return None
+        counts = {name: self.rows[-1].get(name) or 0 for name in ("env_step", "eval_steps")}
+        return spent({name: max(-LARGEST, min(LARGEST, n)) for name, n in counts.items()})
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -95,8 +100,8 @@ class Result:
         for row in self.rows:
             if row.get(metric) is not None:
                 rows[row["env_step"] if row.get(when) is None else row[when]] = row[metric]
-        x, y = np.array(list(rows)), np.array(list(rows.values()))
-        return x.astype(np.float64), y.astype(np.float64)
+        x, y = np.array(list(rows), np.float64), np.array(list(rows.values()), np.float64)
+        return np.clip(x, -LARGEST, LARGEST), np.clip(y, -LARGEST, LARGEST)
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -189,16 +194,22 @@ def title_of(groups: Sequence[RunGroup]) -> str:
     programs = {str(fact["program"]) for fact in facts}
     envs = {short_name(str(fact["env"])) for fact in facts if "env" in fact}
     title = " and ".join(sorted(programs)) if len(programs) < 3 else f"{len(programs)} programs"
-    return printable(f"{title} on {envs.pop()}" if len(envs) == 1 else title)
+    return shortened(f"{title} on {envs.pop()}" if len(envs) == 1 else title)
 
 
 def _label(facts: dict[str, Any], differing: Sequence[str]) -> str:
     plain = [short_name(str(facts[name])) for name in _PLAIN if facts.get(name) is not None]
     if not differing:
-        return printable(" on ".join(plain))
+        return shortened(" on ".join(plain))
     words = [short_name(str(facts[name])) for name in differing if name in _PLAIN and name in facts]
     words += [f"{name} {_format(facts.get(name))}" for name in differing if name not in _PLAIN][:3]
-    return printable(", ".join(words))
+    return shortened(", ".join(words))
+
+
+def shortened(text: str) -> str:
+    """Return the printable beginning of a text that may come from elsewhere."""
+    cut = text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}..."
+    return printable(cut)
 
 
 def _format(value: object) -> str:

@@ -25,7 +25,7 @@ from gymnasium.vector import VectorEnv
 
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError, MissingExtraError, kind_of
-from ding_lite.io.files import replacing
+from ding_lite.io.files import new_beside, replacing
 from ding_lite.middleware.checks import check_has
 from ding_lite.recipes.runs.directory import make_directory
 from ding_lite.rl.batch import NumpyArray
@@ -238,7 +238,7 @@ class Mp4Writer:
     def __init__(self, path: Path, *, fps: float, ffmpeg: str) -> None:
         """Prepare the video; ffmpeg starts with the first frame, which has the size."""
         self._path = path
-        self._unfinished = path.with_name(f".{path.name}.unfinished.mp4")
+        self._unfinished: Path | None = None
         self._fps = fps
         self._ffmpeg = ffmpeg
         self._process: subprocess.Popen[bytes] | None = None
@@ -246,6 +246,8 @@ class Mp4Writer:
     def add(self, picture: NumpyArray) -> None:
         if self._process is None:
             height, width, _ = picture.shape
+            self._unfinished, handle = new_beside(self._path)
+            os.close(handle)
             self._process = subprocess.Popen(
                 [
                     *(self._ffmpeg, "-loglevel", "error", "-y"),
@@ -266,17 +268,22 @@ class Mp4Writer:
         if self._process is not None:
             _, errors = self._process.communicate()
             if self._process.returncode:
-                self._unfinished.unlink(missing_ok=True)
+                self._remove()
                 raise ConfigError(
                     f"{self._ffmpeg} could not write {self._path}: "
                     f"{errors.decode(errors='replace').strip() or self._process.returncode}"
                 )
-            self._unfinished.replace(self._path)
+            if self._unfinished is not None:
+                self._unfinished.replace(self._path)
 
     def drop(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
+        self._remove()
+
+    def _remove(self) -> None:
+        if self._unfinished is not None:
             self._unfinished.unlink(missing_ok=True)
 
 

@@ -42,7 +42,7 @@ class ArrayWriter:
         self.written: set[Path] = set()
 
     def save(self, array: Array) -> dict[str, Any]:
-        """Write the parts that have no file yet; return the entry for `load_rows`."""
+        """Write the parts that have no file yet; return the entry for `ArrayReader`."""
         array = np.ascontiguousarray(array)
         row_bytes = max(1, array.nbytes // max(1, len(array)))
         step = max(1, PART_BYTES // row_bytes)
@@ -58,30 +58,51 @@ class ArrayWriter:
         return {"dtype": array.dtype.str, "shape": list(array.shape), "files": names}
 
 
-def load_rows(folder: Folder, entry: object, *, most: int) -> Array:
-    """Read an array that `ArrayWriter.save` wrote, of at most `most` bytes."""
-    shape, dtype, names = _described(folder, entry)
-    nbytes = math.prod(shape) * dtype.itemsize  # Python integers, which do not overflow
-    sizes = {name: folder.size(name) for name in dict.fromkeys(names)}
-    if nbytes != sum(sizes[name] for name in names):
-        raise folder.damaged(f"an array of {nbytes:,} bytes has files of another size")
-    if nbytes > most:
-        raise CheckpointError(
-            f"An array of the checkpoint in {folder.path} has {nbytes:,} bytes, and there is "
-            f"memory for {most:,}. Load it on a larger machine, or without that array (`only`)."
-        )
-    flat: npt.NDArray[np.uint8] = np.empty(nbytes, np.uint8)
-    start = 0
-    for name in names:
-        size = folder.read_into(name, flat[start:].data)
-        if _name_of(flat[start : start + size].data) != name:
-            raise folder.damaged(f"{name} has changed")
-        start += size
-    if start != nbytes:
-        raise folder.damaged("the files of an array have changed while they were read")
-    if dtype.kind == "b" and not has_only_flags(flat):
-        raise folder.damaged("an array of booleans holds bytes beside 0 and 1")
-    return flat.view(dtype).reshape(shape)
+class ArrayReader:
+    """Reads the arrays of one checkpoint, of at most `most` bytes together.
+
+    At most half of them may come from files that were read before: arrays of equal numbers share
+    files, but a small checkpoint could name one file any number of times.
+    """
+
+    def __init__(self, folder: Folder, *, most: int) -> None:
+        self._folder = folder
+        self._room, self._room_again = most, most // 2
+        self._sizes: dict[str, int] = {}
+
+    def load(self, entry: object) -> Array:
+        """Read an array that `ArrayWriter.save` wrote."""
+        folder = self._folder
+        shape, dtype, names = _described(folder, entry)
+        nbytes = math.prod(shape) * dtype.itemsize  # Python integers, which do not overflow
+        again = 0
+        for name in names:
+            again += self._sizes.get(name, 0)
+            if name not in self._sizes:
+                self._sizes[name] = folder.size(name)
+        if nbytes != sum(self._sizes[name] for name in names):
+            raise folder.damaged(f"an array of {nbytes:,} bytes has files of another size")
+        for wanted, room in ((nbytes, self._room), (again, self._room_again)):
+            if wanted > room:
+                raise CheckpointError(
+                    f"An array of the checkpoint in {folder.path} has {wanted:,} bytes, and there "
+                    f"is memory for {room:,}. Load it on a larger machine, or without that array "
+                    f"(`only`)."
+                )
+        self._room -= nbytes
+        self._room_again -= again
+        flat: npt.NDArray[np.uint8] = np.empty(nbytes, np.uint8)
+        start = 0
+        for name in names:
+            size = folder.read_into(name, flat[start:].data)
+            if _name_of(flat[start : start + size].data) != name:
+                raise folder.damaged(f"{name} has changed")
+            start += size
+        if start != nbytes:
+            raise folder.damaged("the files of an array have changed while they were read")
+        if dtype.kind == "b" and not has_only_flags(flat):
+            raise folder.damaged("an array of booleans holds bytes beside 0 and 1")
+        return flat.view(dtype).reshape(shape)
 
 
 def _described(folder: Folder, entry: object) -> tuple[list[int], np.dtype[Any], list[str]]:

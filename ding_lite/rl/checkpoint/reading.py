@@ -26,7 +26,8 @@ from torch import Tensor
 from ding_lite.errors import CheckpointError, kind_of
 from ding_lite.io.dtypes import has_only_flags
 from ding_lite.io.memory import available_bytes
-from ding_lite.rl.checkpoint.array_files import load_rows
+from ding_lite.nest import MOST_COMPOSED, num_composed
+from ding_lite.rl.checkpoint.array_files import ArrayReader
 from ding_lite.rl.checkpoint.folder import MANIFEST, Folder
 
 Tree: TypeAlias = Any
@@ -37,7 +38,9 @@ KeySelection: TypeAlias = (
 """The keys of the tree's first level, or a function that chooses them by the `meta`."""
 
 FORMAT_VERSION = 2
-_HEX = re.compile(r"-?0x[0-9a-f]+")
+MOST_BITS = 14_000
+"""Limit of an integer: Python refuses to write those of more than 4,300 digits as texts."""
+_HEX = re.compile(rf"-?0x[0-9a-f]{{1,{MOST_BITS // 4}}}")
 """An integer of more than 64 bits, as in the state of a random generator."""
 _BYTES = re.compile(r"([0-9a-f]{2})*")
 _PARTS = (torch.float16, torch.float32, torch.float64)
@@ -109,7 +112,8 @@ def _read_manifest(folder: Folder, encoded: bytes) -> ManifestBody:
 
 
 def _read_tensors(folder: Folder, body: ManifestBody) -> dict[str, Tensor]:
-    payload = folder.read(body.tensors_file, most=available_bytes())
+    # The tensors are copies, and what is made of them takes memory, too.
+    payload = folder.read(body.tensors_file, most=available_bytes() // 3)
     if zlib.crc32(payload) != body.tensors_crc32:
         raise folder.damaged(f"{body.tensors_file} has changed")
     try:
@@ -128,7 +132,7 @@ class _Reading:
     def __init__(self, folder: Folder, tensors: dict[str, Tensor]) -> None:
         self._folder = folder
         self._tensors = tensors
-        self._room = available_bytes()
+        self._arrays = ArrayReader(folder, most=available_bytes())
 
     def restore(self, value: Tree, depth: int) -> Tree:
         if not isinstance(value, dict | list):
@@ -144,9 +148,7 @@ class _Reading:
     def _tagged(self, tag: str, content: Tree, depth: int) -> Tree:
         match tag, content:
             case "$rows", _:
-                array = load_rows(self._folder, content, most=self._room)
-                self._room -= array.nbytes
-                return array
+                return self._arrays.load(content)
             case "$tensor" | "$array", str(name) if name in self._tensors:
                 tensor = self._tensors[name]
                 return tensor if tag == "$tensor" else self._array(name, tensor)
@@ -156,7 +158,7 @@ class _Reading:
                 return tuple(self.restore(item, depth + 1) for item in items)
             case "$set" | "$frozenset", list(items):
                 kind = set if tag == "$set" else frozenset
-                return kind(self._key(item, depth + 1) for item in items)
+                return kind(self._keys(items, depth + 1))
             case "$deque", [None | int() as longest, list(items)] if longest is None or (
                 len(items) <= longest < sys.maxsize
             ):
@@ -164,7 +166,9 @@ class _Reading:
             case "$complex", _:
                 return self._complex(self.restore(content, depth + 1))
             case "$dict", list(items) if all(isinstance(i, list) and len(i) == 2 for i in items):
-                return {self._key(k, depth + 1): self.restore(v, depth + 1) for k, v in items}
+                keys = self._keys([key for key, _ in items], depth + 1)
+                values = (self.restore(value, depth + 1) for _, value in items)
+                return dict(zip(keys, values, strict=True))
         return self._plain(tag, content)
 
     def _plain(self, tag: str, content: Tree) -> Tree:
@@ -182,10 +186,15 @@ class _Reading:
                 return int(digits, 16)
         raise self._folder.damaged(f"{MANIFEST} says {tag!r:.80} of {content!r:.80}")
 
-    def _key(self, key: Tree, depth: int) -> Tree:
-        restored = self.restore(key, depth)
-        if not is_key(restored):
-            raise self._folder.damaged(f"{MANIFEST} has a key {restored!r:.80}")
+    def _keys(self, keys: list[Tree], depth: int) -> list[Tree]:
+        restored = [self.restore(key, depth) for key in keys]
+        for key in restored:
+            if not is_key(key):
+                raise self._folder.damaged(f"{MANIFEST} has a key {key!r:.80}")
+        if num_composed(restored) > MOST_COMPOSED:
+            raise self._folder.damaged(
+                f"{MANIFEST} has more than {MOST_COMPOSED} tuples in a set or for keys"
+            )
         return restored
 
     def _complex(self, parts: Tree) -> Tree:

@@ -27,6 +27,8 @@ from torch import Tensor
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import CheckpointError, SaveError, kind_of
 from ding_lite.io.dtypes import SAVED_DTYPES
+from ding_lite.io.files import new_beside
+from ding_lite.nest import MOST_COMPOSED, num_composed
 from ding_lite.rl.checkpoint.array_files import LARGE_BYTES, ArrayWriter, files_in
 from ding_lite.rl.checkpoint.folder import (
     MANIFEST as MANIFEST,
@@ -38,6 +40,7 @@ from ding_lite.rl.checkpoint.folder import (
 from ding_lite.rl.checkpoint.reading import (
     FORMAT_VERSION,
     MAX_DEPTH,
+    MOST_BITS,
     Checkpoint as Checkpoint,
     KeySelection,
     Manifest,
@@ -64,7 +67,7 @@ def save_checkpoint(
         state: Dicts, lists, tuples and deques of tensors, numpy arrays and scalars, numbers,
             texts, bytes, booleans, None, and devices and dtypes of PyTorch, such as a policy's
             `state_dict()` or an optimiser's. Keys, and members of sets, are texts, numbers,
-            booleans, None, or tuples of these.
+            booleans, None, or at most 1,000 tuples of these.
         meta: Plain values besides the state, such as counters and settings.
 
     Returns:
@@ -196,6 +199,12 @@ class _Tree:
         if isinstance(value, list | tuple):
             items = [self.plain(item, f"{name}.{i}", depth + 1) for i, item in enumerate(value)]
             return items if isinstance(value, list) else {"$tuple": items}
+        if isinstance(value, set | frozenset | Mapping) and num_composed(value) > MOST_COMPOSED:
+            raise CheckpointError(
+                f"`{name}` has {num_composed(value):,} tuples in it or for keys; at most "
+                f"{MOST_COMPOSED:,} are read again. Save a list of the tuples, and one of the "
+                f"values."
+            )
         if isinstance(value, set | frozenset):
             items = [self._key(item, name, depth + 1) for item in value]
             return {"$set" if isinstance(value, set) else "$frozenset": items}
@@ -239,6 +248,11 @@ def _plain_value(value: bool | float | str | None, name: str) -> Tree:
             ) from error
         return str.__str__(value)  # of a text that is an Enum, not the name of the member
     if isinstance(value, int):
+        if value.bit_length() > MOST_BITS:
+            raise CheckpointError(
+                f"`{name}` is an integer of {value.bit_length():,} bits, and a checkpoint holds "
+                f"those of up to {MOST_BITS:,}. Save its bytes."
+            )
         return int(value) if abs(value) <= _MOST_INT else {"$int": hex(value)}
     return float(value) if math.isfinite(value) else {"$float": str(float(value))}
 
@@ -290,8 +304,8 @@ def _file_of(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def _write_atomically(path: Path, content: bytes | memoryview) -> None:
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
+    temporary, handle = new_beside(path.with_suffix(".tmp"))
+    with open(handle, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

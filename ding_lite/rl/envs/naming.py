@@ -71,9 +71,9 @@ def find_registered(env_id: str) -> Registration:
         return gymnasium.spec(env_id)
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         raise ConfigError(
-            f"There is no environment {env_id!r} in gymnasium's registry."
-            f"{did_you_mean(str(env_id), gymnasium.registry)} An environment of your own is named "
-            f"with its file, path/to/file.py:MyEnv, or with the module that registers it, "
+            f"There is no environment {env_id!r:.200} in gymnasium's registry."
+            f"{did_you_mean(str(env_id)[:200], gymnasium.registry)} An environment of your own is "
+            f"named with its file, path/to/file.py:MyEnv, or with the module that registers it, "
             f"package.module:Env-v0."
         ) from error
 

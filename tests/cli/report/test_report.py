@@ -75,6 +75,11 @@ def test_the_command_as_typed_is_recorded_without_its_directory() -> None:
     foreign = {**config, "example": "mine", "command": ["rm", "-r", "/"]}
     Path("r/1/config.json").write_text(json.dumps(foreign))
     assert Record(read_result(Path("r/1"))).command == ""
+    lines = {**config, "command": ["python", "x\ntouch y\r\x1b[2J\u2028"]}
+    Path("r/1/config.json").write_text(json.dumps(lines))
+    command = Record(read_result(Path("r/1"))).command
+    assert command == "python 'x\\ntouch y\\r\\x1b[2J\\u2028'"
+    Path("r/1/config.json").write_text(json.dumps(foreign))
     assert "# 'r/1': its command was not recorded" in written("r/1", "--no-video").texts
 
 
@@ -268,3 +273,37 @@ def test_nodes_and_their_messages_are_recorded_and_drawn(process: Warm, tmp_path
     assert {"learner", "collector", "fetch_weights", "receive"} <= set(page.texts)
     command = f"python {example} --max-env-steps 6000 --target 1000"
     assert command in page.texts
+
+
+@pytest.mark.parametrize("depth", [60, 300, 950])
+def test_files_of_deep_lists_are_read_as_damaged_or_drawn(depth: int) -> None:
+    deep = "[" * depth + "]" * depth
+    leave("r/1")
+    Path("r/1/result.json").write_text(f'{{"eval_return": 3, "eval_episodes": {deep}}}')
+    Path("r/1/nodes.jsonl").write_text(
+        f'{{"wall_s": 1, "nodes": [{{"node": 1, "state": {deep}, "total_step": {deep}}}]}}\n'
+    )
+    written("r/1", "--no-video")
+    config = json.loads(Path("r/1/config.json").read_text())
+    text = json.dumps({**config, "versions": {"a": "@"}}).replace('"@"', deep)
+    Path("r/1/config.json").write_text(text)
+    assert main(["report", "r/1", "--no-video"]) == (0 if depth < 64 else 2)
+
+
+def test_a_page_shows_the_beginning_of_what_is_very_long() -> None:
+    leave("r/1", program="p" * 10_000)
+    row = {"env_step": 1, "wall_s": 1.0, "return": 1.0}
+    metrics = {f"metric {n}": n for n in range(1_000)} | {"m" * 10_000: 1}
+    Path("r/1/metrics.jsonl").write_text(json.dumps({**row, **metrics}) + "\n")
+    nodes = [{"node": n, "labels": ["l" * 300]} for n in range(1_000)]
+    Path("r/1/nodes.jsonl").write_text(json.dumps({"wall_s": 1, "nodes": nodes}) + "\n")
+    life = {"place": 0, "fitness": 1.0, "hyperparameters": {}}
+    lives = [{**life, "generation": n, "id": n, "parent": n - 1} for n in range(12_000)]
+    Path("r/1/lineage.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lives))
+    stages = "".join(f"  {n}  stage  on n{n}\n" for n in range(1_000))
+    Path("r/1/pipeline.txt").write_text(f"task\n{stages}")
+    page = written("r/1", "--no-video")
+    assert {"1,001 other metrics", "... and 801 more.", "... and 800 more."} <= {*page.texts}
+    assert any("the last 5,000 of 12,000 entries" in text for text in page.texts)
+    assert f"{'p' * 200}..." in page.texts
+    assert Path("page.html").stat().st_size < 4_000_000

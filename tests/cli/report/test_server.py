@@ -18,6 +18,7 @@ import pytest
 
 from ding_lite.cli.main import main
 from ding_lite.cli.report.server import Server
+from ding_lite.clock import SYSTEM_CLOCK
 from tests.cli.calls import MODULE, environment
 from tests.cli.report.pages import Page
 from tests.recipes.runs.test_results import leave
@@ -71,6 +72,24 @@ def test_idle_connections_take_a_limited_number_of_threads(
         assert threading.active_count() == before + 3
     while threading.active_count() > before:  # until the threads have seen the end of theirs
         os.sched_yield()
+    assert asked(server.url)[0] == 200
+
+
+def test_a_request_has_a_deadline_even_if_each_byte_of_it_is_in_time(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ding_lite.cli.report.server._Handler.timeout", 0.5)
+    began = SYSTEM_CLOCK.now()
+    place = "127.0.0.1", server.server_port
+    with socket.create_connection(place, timeout=0.05) as slow, suppress(ConnectionError):
+        while SYSTEM_CLOCK.now() < began + 20.0:
+            slow.sendall(b"a")
+            try:
+                assert slow.recv(1) == b""
+                break
+            except TimeoutError:  # the server waits for more
+                pass
+    assert 0.4 < SYSTEM_CLOCK.now() - began < 10.0
     assert asked(server.url)[0] == 200
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite.io.files import by_number, replacing
+from ding_lite.io.files import by_number, new_beside, replacing, write_private
 
 
 def test_a_pipe_or_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
@@ -30,6 +30,45 @@ def test_an_error_names_the_file_and_not_the_temporary_one(tmp_path: Path) -> No
     with pytest.raises(FileNotFoundError) as caught, replacing(file) as place:
         place.write_text("")
     assert caught.value.filename == str(file)
+
+
+def test_a_file_that_a_link_leads_to_is_never_written(tmp_path: Path) -> None:
+    own = tmp_path / "own.txt"
+    own.write_text("mine")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in (".report.unfinished.html", ".report.html.unfinished.html", "report.html"):
+        (folder / name).symlink_to(own)
+    with replacing(folder / "report.html") as place:
+        assert place.is_file()
+        assert not place.is_symlink()
+        assert place.stat().st_mode & 0o777 == 0o666 & ~_umask()
+        place.write_text("new")
+    assert own.read_text() == "mine"
+    assert not (folder / "report.html").is_symlink()
+    assert (folder / "report.html").read_text() == "new"
+
+
+def test_a_new_file_beside_another_has_a_name_that_was_free(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("secrets.token_hex", lambda _: "same")
+    file = tmp_path / f"{'x' * 230}.html"
+    first, handle = new_beside(file)
+    os.close(handle)
+    assert first.name == f".{'x' * 40}.unfinished-same.html"
+    with pytest.raises(FileExistsError) as caught:
+        new_beside(file)
+    assert caught.value.filename == str(file)
+    first.unlink()
+    first.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileExistsError):
+        write_private(file, b"")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def test_numbers_in_names_are_compared_as_numbers() -> None:

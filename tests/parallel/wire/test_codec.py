@@ -413,6 +413,7 @@ UNSENDABLE: dict[str, tuple[Any, str | None, str]] = {
     # The value, its path and what is said of it.
     "object": (object(), "", "an object"),
     "deep object": ({"a": [1, {2: (0, object())}]}, "['a'][1][2][1]", "an object"),
+    "many tuples in a set": (set(zip(range(1_001))), "", "a set with 1001 tuples or records in it"),
     "type in a set": ({"a": {1, (2, object)}}, None, "a type"),
     "function": (lambda: None, "", "a function"),
     "generator": (iter([1]), "", "a list_iterator"),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import struct
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -57,6 +60,8 @@ PART = "A value has"
         ([SET, 1, 1], [], "A set has an item twice"),
         ([SET, 1, True], [], "A set has an item twice"),
         ([SET, [0]], [], "A set holds what no set can"),
+        ([SET, *[[TUPLE, n] for n in range(1001)]], [], "more than 1000 tuples"),
+        ([SET, 0, [TUPLE, *[[TUPLE, n] for n in range(1000)]]], [], "more than 1000 tuples"),
         ([BYTES, 4], FOUR_BYTES, PART),
         ([BYTES, 4, 1], FOUR_BYTES, "is said by a bool, not 1"),
         ([BYTES, -1, True], FOUR_BYTES, "The size of bytes is -1"),
@@ -203,3 +208,42 @@ def test_a_record_that_cannot_be_built_is_reported_only_if_all_else_is_well_form
         with pytest.raises(CodecError) as caught:
             decode(meta(malformed, 8), buffers)
         assert not isinstance(caught.value, RecordError)
+
+
+def colliding(count: int) -> list[tuple[int, int]]:
+    """Return tuples with the same hash, by the formula of CPython (xxHash)."""
+    one, two, five = 11400714785074694791, 14029467366897019727, 2870177450012600261
+    found: list[tuple[int, int]] = []
+    for first in range(10 * count):
+        lane = (five + first * two) % 2**64
+        lane = (lane << 31 | lane >> 33) * one % 2**64
+        second = (12345 - lane) * pow(two, -1, 2**64) % 2**64
+        second -= 2**64 * (second >= 2**63)
+        if abs(second) < 2**61 - 1 and second != -1:
+            found.append((first, second))
+    return found[:count]
+
+
+def as_dict(keys: Sequence[object]) -> bytes:
+    pairs = b"".join(msgspec.msgpack.encode(key) + b"\xc0" for key in keys)
+    return b"\xdf" + struct.pack(">I", len(keys)) + pairs
+
+
+def test_many_keys_of_one_hash_are_refused_before_they_are_compared() -> None:
+    keys = colliding(20_000)
+    assert len({*map(hash, keys)}) == 1
+    began = time.perf_counter()
+    with pytest.raises(CodecError, match="more than 1000 tuples"):
+        decode(meta([SET, *[[TUPLE, *key] for key in keys]]), [])
+    for inner in (as_dict(keys), b"\x92\x01" + as_dict(["a", *keys])):
+        with pytest.raises(CodecError, match="has the key"):
+            decode(b"\x92\x00" + inner, [])
+    assert time.perf_counter() - began < 2.0  # 8 s and more if they are compared
+    deep = b"\x91" * 40 + as_dict([f"key {n}" for n in range(2_000)])
+    with pytest.raises(CodecError, match="within each other"):
+        decode(b"\x92\x00" + deep, [])
+
+
+def test_large_dicts_of_plain_keys_arrive() -> None:
+    sent = [{n: [n] for n in range(5_000)}, {f"key {n}": (n, {n}) for n in range(2_000)}]
+    assert decode(encode(sent).meta, []) == sent

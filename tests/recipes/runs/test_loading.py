@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from ding_lite.recipes.table import find_recipe
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.protocols import Policy
 from ding_lite.testing import run_step
 
@@ -112,6 +114,66 @@ def test_code_that_a_run_from_elsewhere_names_is_imported_only_on_trust(
     assert same(load_policy(tmp_path / "run", optimizer=torch.optim.RMSprop), policy)
 
 
+CART = """
+import gymnasium
+class Cart(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+"""
+
+
+@pytest.mark.parametrize("name", ["own_tasks:Cart", "own_tasks.py:Cart"])
+def test_a_signed_run_imports_code_from_where_it_was_and_from_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    project, back = tmp_path / "project", tmp_path / "back"
+    path = [*sys.path]
+
+    def go_to(folder: Path) -> None:
+        """As if a new process started in the folder."""
+        folder.mkdir(exist_ok=True)
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "path", [*path])
+        monkeypatch.delitem(sys.modules, "own_tasks", raising=False)
+
+    go_to(project)
+    Path("own_tasks.py").write_text(CART)
+    sys.path.insert(0, str(project))
+    with make_envs(name, 1) as envs:
+        run_step(mw.checkpoint(DQN(envs.spec), "run", every=1))
+
+    go_to(back)
+    shutil.copytree(project / "run", "run")
+    Path("own_tasks.py").write_text("raise SystemExit('code of a stranger has run')")
+    assert load_policy("run").spec.env_id == "Cart"
+    is_file = name.startswith("own_tasks.py")
+    go_to(back)
+    sys.path.insert(0, str(back))  # as in a notebook
+    if not is_file:
+        with pytest.raises(CheckpointError, match=rf"was in {project} .*found in {back}.*--trust"):
+            load_policy("run")
+    (project / "own_tasks.py").unlink()
+    go_to(back)
+    with pytest.raises(CheckpointError, match=r"not (there|found) any more.*trust=True"):
+        load_policy("run")
+    Path("own_tasks.py").write_text(CART)
+    sys.path.insert(0, str(back))
+    assert load_policy("run", trust=True).spec.env_id == "Cart"
+    go_to(back)
+    assert load_policy("run", env="CartPole-v1").spec.env_id == "CartPole-v1"
+
+
+def test_the_folders_of_a_signed_run_cannot_be_changed(tmp_path: Path) -> None:
+    with make_envs("CartPole-v1", 1) as envs:
+        policy = DQN(envs.spec, optimizer=torch.optim.RMSprop)
+    run_step(mw.checkpoint(policy, tmp_path / "run", every=1))
+    saved = load_checkpoint(tmp_path / "run")
+    about = {**saved.meta["policy"], "folders": {"torch": [str(tmp_path)]}}
+    save_checkpoint(tmp_path / "run", saved.state, meta={**saved.meta, "policy": about})
+    with pytest.raises(CheckpointError, match="was not saved by you"):
+        load_policy(tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     "about",
     [
@@ -135,3 +197,59 @@ def test_a_crafted_checkpoint_imports_nothing(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(CheckpointError, match=r"names code.*evil"):
         load_policy(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("env", env) for env in (None, "x", ["made_by"])),
+        *(("env", {"env_id": one, "frame_stack": 1}) for one in (5, ["a:b"], None, "x" * 9_000)),
+        ("env", {"env_id": "x", "frame_stack": 1, "made_by": [1]}),
+        *(("given", [1]), ("given", "os:system"), ("given", {"network": [1]}), ("given", {1: {}})),
+        *(("class", [1]), ("class", {"a": 1}), ("class", 3)),
+        *(("config", None), ("config", [1]), ("kind", None), ("kind", [1])),
+    ],
+)
+def test_a_damaged_description_of_a_policy_is_refused(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    with make_envs("CartPole-v1", 1) as envs:
+        policy = DQN(envs.spec)
+    for saved_as in (policy, {"agent": policy, "task": Task()}):
+        run_step(mw.checkpoint(saved_as, tmp_path, every=1))
+        saved = load_checkpoint(tmp_path)
+        meta = {**saved.meta}
+        if saved_as is policy:
+            meta["policy"] = {**meta["policy"], name: value}
+        else:
+            meta["parts"] = {**meta["parts"], "agent": {**meta["parts"]["agent"], name: value}}
+        save_checkpoint(tmp_path, saved.state, meta=meta)
+        for trust in (False, True):
+            with pytest.raises(CheckpointError, match=r"description .* is damaged"):
+                load_policy(tmp_path, trust=trust)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"hidden": (30_000, 30_000)},
+        {"hidden": (10**12, 64)},
+        {"hidden": (1,) * 10_000},
+        {"memory_size": 10**6},
+        {"convs": ({"channels": 10**6, "kernel": 100, "stride": 1},)},
+    ],
+    ids=["wide", "wider", "deep", "memory", "convs"],
+)
+def test_settings_of_more_weights_than_were_saved_are_refused_before_a_network_is_made(
+    tmp_path: Path, settings: dict[str, object]
+) -> None:
+    with make_envs("CartPole-v1", 1) as envs:
+        policy = PPO(envs.spec, PPOConfig(hidden=(8,), memory="gru", memory_size=8))
+    run_step(mw.checkpoint(policy, tmp_path, every=1))
+    assert same(load_policy(tmp_path), policy)
+    saved = load_checkpoint(tmp_path)
+    about = saved.meta["policy"]
+    meta = {**saved.meta, "policy": {**about, "config": {**about["config"], **settings}}}
+    save_checkpoint(tmp_path, saved.state, meta=meta)
+    with pytest.raises(CheckpointError, match=r"describe [0-9,]+ weights or more, and [0-9,]+ num"):
+        load_policy(tmp_path)

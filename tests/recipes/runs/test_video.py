@@ -125,8 +125,19 @@ def test_ffmpeg_gets_every_picture_whole(tmp_path: Path) -> None:
         film.add(picture)
     film.finish()
     assert path.read_bytes() == b"".join(picture.tobytes() for picture in given)
-    message = (tmp_path / ".a.mp4.unfinished.mp4.said").read_text()
+    [said] = tmp_path.glob(".a.unfinished-*.mp4.said")
+    message = said.read_text()
     assert "-pix_fmt rgb24 -s 41x30 -r 50 -i -" in message
+
+
+def test_ffmpeg_writes_to_no_file_that_a_link_leads_to(tmp_path: Path) -> None:
+    ffmpeg = fake_ffmpeg(tmp_path, 'for last; do :; done; cat > "$last"')
+    (tmp_path / ".a.mp4.unfinished.mp4").symlink_to(tmp_path / "own")
+    film = Mp4Writer(tmp_path / "a.mp4", fps=50.0, ffmpeg=ffmpeg)
+    film.add(next(pictures(1)))
+    film.finish()
+    assert (tmp_path / "a.mp4").is_file()
+    assert not (tmp_path / "own").exists()
 
 
 def test_an_error_of_ffmpeg_is_reported(tmp_path: Path) -> None:
@@ -136,7 +147,7 @@ def test_an_error_of_ffmpeg_is_reported(tmp_path: Path) -> None:
         film.add(picture)
     with pytest.raises(ConfigError, match=r"could not write .*a\.mp4: no such codec"):
         film.finish()
-    assert not (tmp_path / "a.mp4").exists()
+    assert [file.name for file in tmp_path.iterdir()] == ["ffmpeg"]
 
 
 def test_a_film_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:

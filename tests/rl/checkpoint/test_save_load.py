@@ -1,6 +1,8 @@
 import ctypes
 import gc
+import json
 import os
+import zlib
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
@@ -15,6 +17,7 @@ from hypothesis.extra import numpy as arrays
 
 from ding_lite.errors import CheckpointError
 from ding_lite.rl import load_checkpoint, save_checkpoint
+from ding_lite.rl.checkpoint import save_load
 from ding_lite.rl.checkpoint.reading import MAX_DEPTH
 
 plain = (
@@ -90,7 +93,14 @@ def test_half_precision_is_saved_as_half_precision(tmp_path):
 @pytest.mark.parametrize("num_rows", [3, 600_000], ids=["small", "two files more"])
 @pytest.mark.parametrize(
     ("failing", "call"),
-    [("open", 1), ("open", 2), ("fsync", 1), ("fsync", 3), ("replace", 1), ("replace", 2)],
+    [
+        ("new_beside", 1),
+        ("new_beside", 2),
+        ("fsync", 1),
+        ("fsync", 3),
+        ("replace", 1),
+        ("replace", 2),
+    ],
 )
 def test_the_old_checkpoint_survives_a_failure_at_any_moment(
     tmp_path, monkeypatch, failing, call, num_rows
@@ -98,10 +108,8 @@ def test_the_old_checkpoint_survives_a_failure_at_any_moment(
     old, new = np.zeros(num_rows), np.ones(num_rows)
     save_checkpoint(tmp_path, {"x": old}, meta={"which": "old"})
     num_files = len(list(tmp_path.iterdir()))
-    operations: dict[str, Callable[..., Any]] = {
-        "fsync": os.fsync, "replace": Path.replace, "open": Path.open,
-    }  # fmt: skip
-    real = operations[failing]
+    owner: Any = {"fsync": os, "replace": Path, "new_beside": save_load}[failing]
+    real = getattr(owner, failing)
     calls = 0
 
     def fail_once(*args, **kwargs):
@@ -112,7 +120,7 @@ def test_the_old_checkpoint_survives_a_failure_at_any_moment(
         return real(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os if failing == "fsync" else Path, failing, fail_once)
+        patch.setattr(owner, failing, fail_once)
         with pytest.raises(CheckpointError, match=r"No space left.* still whole"):
             save_checkpoint(tmp_path, {"x": new}, meta={"which": "new"})
 
@@ -358,6 +366,53 @@ def test_a_text_that_is_not_valid_unicode_is_refused_at_save(
         save_checkpoint(tmp_path, state)
 
 
+@pytest.mark.parametrize("kind", [set, frozenset, dict.fromkeys], ids=lambda kind: kind.__name__)
+def test_sets_and_dicts_of_many_tuples_are_neither_saved_nor_loaded(
+    tmp_path: Path, kind: Callable[[Any], Any]
+) -> None:
+    pairs = [(n, n) for n in range(1_000)]
+    few = kind([*range(2_000), *pairs])
+    save_checkpoint(tmp_path, {"x": few})
+    assert load_checkpoint(tmp_path).state["x"] == few
+    with pytest.raises(CheckpointError, match=r"`state\.x` has 1,001 tuples in it or for keys"):
+        save_checkpoint(tmp_path, {"x": kind([*pairs, (0, 1)])})
+
+    body = json.loads((tmp_path / "manifest.json").read_bytes())["body"]
+    [(_, members)] = body["state"]["x"].items()
+    members.append([{"$tuple": [0, 1]}, None] if kind == dict.fromkeys else {"$tuple": [0, 1]})
+    put_manifest(tmp_path, body)
+    with pytest.raises(CheckpointError, match="more than 1000 tuples in a set or for keys"):
+        load_checkpoint(tmp_path)
+
+
+def test_integers_have_few_enough_digits_to_be_written(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, {"x": -(2**13_999)})
+    assert load_checkpoint(tmp_path).state["x"] == -(2**13_999)
+    with pytest.raises(CheckpointError, match=r"an integer of 14,001 bits"):
+        save_checkpoint(tmp_path, {"x": 2**14_000})
+    digits = "0x" + "f" * 3_501
+    body = json.loads((tmp_path / "manifest.json").read_bytes())["body"]
+    put_manifest(tmp_path, {**body, "state": {"x": {"$int": digits}}})
+    with pytest.raises(CheckpointError, match="is damaged"):
+        load_checkpoint(tmp_path)
+
+
+def put_manifest(folder: Path, body: dict[str, Any]) -> None:
+    content = json.dumps(body).encode()
+    whole = b'{"format_version":2,"body_crc32":%d,"body":%s}' % (zlib.crc32(content), content)
+    (folder / "manifest.json").write_bytes(whole)
+
+
+def test_a_save_writes_to_no_file_that_a_link_leads_to(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    for name in ("manifest.tmp", "tensors-00000001.tmp"):
+        (tmp_path / "run").mkdir(exist_ok=True)
+        (tmp_path / "run" / name).symlink_to(own)
+    save_checkpoint(tmp_path / "run", {"a": torch.ones(2)})
+    assert not own.exists()
+    assert len(list((tmp_path / "run").iterdir())) == 2  # also without leftovers of a killed save
+
+
 def test_a_link_to_a_file_elsewhere_is_not_followed(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     save_checkpoint(folder, {"x": torch.ones(2)})
@@ -376,6 +431,32 @@ def test_an_array_larger_than_memory_is_refused_before_allocation(
     assert load_checkpoint(tmp_path, only=["x"]).state["x"].shape == (1 << 20,)
     with pytest.raises(CheckpointError, match="8,388,608 bytes, and there is memory for 4,194,304"):
         load_checkpoint(tmp_path)
+
+
+def test_a_file_that_is_named_again_and_again_takes_half_of_the_memory_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_checkpoint(tmp_path, {"a": np.zeros(3 << 19), "b": np.zeros(1 << 19)})  # of one file
+    assert len([*tmp_path.glob("rows-*")]) == 1
+    assert load_checkpoint(tmp_path).state["a"].shape == (3 << 19,)
+    monkeypatch.setattr("ding_lite.rl.checkpoint.reading.available_bytes", lambda: 20 << 20)
+    with pytest.raises(CheckpointError, match="4,194,304 bytes, and there is memory for 2,097,152"):
+        load_checkpoint(tmp_path)
+
+
+def test_tensors_leave_two_thirds_of_the_memory_for_what_is_made_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_checkpoint(tmp_path, {"x": torch.zeros(1000)})
+    for available, is_enough in ((12_000, False), (13_000, True)):
+        monkeypatch.setattr(
+            "ding_lite.rl.checkpoint.reading.available_bytes", lambda n=available: n
+        )
+        if is_enough:
+            assert load_checkpoint(tmp_path).state["x"].shape == (1000,)
+        else:
+            with pytest.raises(CheckpointError, match="at most 4,000 are read"):
+                load_checkpoint(tmp_path)
 
 
 def test_arrays_that_grow_from_save_to_save_leave_nothing_in_memory(tmp_path: Path) -> None:

@@ -190,3 +190,9 @@ def test_wrappers_and_imports_that_are_no_lists_are_refused(how, told):
 def test_a_vector_that_has_been_made_takes_no_arguments():
     with pytest.raises(ConfigError, match=r"`env_args` is .*has been made already"):
         EnvMaker.of(gymnasium.make_vec("CartPole-v1", num_envs=2), args={"length": 3})
+
+
+def test_a_very_long_name_is_not_repeated_in_full():
+    with pytest.raises(ConfigError) as caught:
+        find_env("x" * 1_000_000)
+    assert len(str(caught.value)) < 600
