@@ -11,8 +11,6 @@ from numbers import Real
 from typing import Any
 
 Path = tuple[str | int, ...]
-MOST_COMPOSED = 1_000
-"""Limit of the tuples and records in a set, or among the keys of a dict, that is sent or saved."""
 
 
 def leaves(tree: Any) -> Iterator[tuple[Path, Any]]:
@@ -66,7 +64,7 @@ def num_composed(members: Iterable[object]) -> int:
     """Count the members of a set, or keys of a dict, that are no plain values, also in tuples.
 
     The numbers in tuples and records can be chosen so that all have one hash, and then each is
-    compared with all others. So sets and dicts from elsewhere have at most `MOST_COMPOSED` of them.
+    compared with all others. So their number is limited in sets and dicts from elsewhere.
 
     Example:
         >>> num_composed({1, "a", (1, 2), (3, (4, 5))})

@@ -21,7 +21,7 @@ import numpy as np
 from msgspec.msgpack import Ext
 
 from ding_lite.errors import CodecError, ContextError, with_article
-from ding_lite.nest import MOST_COMPOSED, num_composed
+from ding_lite.nest import num_composed
 from ding_lite.parallel.wire.arrays import (
     CODES,
     OWN_BUFFER_BYTES,
@@ -226,6 +226,8 @@ def _is_container(first: int) -> bool:
     return 0x80 <= first < 0xA0 or 0xDC <= first < 0xE0
 
 
+_MAX_COMPOSED = 1_000
+"""Limit of the tuples and records in a set, also in tuples there."""
 _PLAIN = frozenset({type(None), bool, int, float, str})
 """Types that are left to msgspec."""
 _CONTAINERS = frozenset({list, dict, tuple})
@@ -282,10 +284,10 @@ _Write = Callable[[_Writer, Any, int], Any]
 def _write_set(writer: _Writer, value: set[Any], depth: int) -> list[Any]:
     members = [*value]
     node = writer.node(members, depth)
-    if not _PLAIN.issuperset(map(type, members)) and num_composed(members) > MOST_COMPOSED:
+    if not _PLAIN.issuperset(map(type, members)) and num_composed(members) > _MAX_COMPOSED:
         raise Unsendable(
             f"a set with {num_composed(members)} tuples or records in it",
-            f"A set that travels has at most {MOST_COMPOSED}. Send a list of them.",
+            f"A set that travels has at most {_MAX_COMPOSED}. Send a list of them.",
         )
     return [Tag.SET, *node]
 
@@ -465,8 +467,8 @@ def _read_tuple(reader: _Reader, parts: Node, depth: int) -> tuple[Value, ...]:
 
 def _read_set(reader: _Reader, parts: Node, depth: int) -> set[Value]:
     items = reader.items(parts, depth)
-    if not SCALARS.issuperset(map(type, items)) and num_composed(items) > MOST_COMPOSED:
-        raise CodecError(f"A set has more than {MOST_COMPOSED} tuples or records.")
+    if not SCALARS.issuperset(map(type, items)) and num_composed(items) > _MAX_COMPOSED:
+        raise CodecError(f"A set has more than {_MAX_COMPOSED} tuples or records.")
     try:
         found = set(items)
     except TypeError as error:

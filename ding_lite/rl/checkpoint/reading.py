@@ -26,7 +26,7 @@ from torch import Tensor
 from ding_lite.errors import CheckpointError, kind_of
 from ding_lite.io.dtypes import has_only_flags
 from ding_lite.io.memory import available_bytes
-from ding_lite.nest import MOST_COMPOSED, num_composed
+from ding_lite.nest import num_composed
 from ding_lite.rl.checkpoint.array_files import ArrayReader
 from ding_lite.rl.checkpoint.folder import MANIFEST, Folder
 
@@ -47,6 +47,9 @@ _PARTS = (torch.float16, torch.float32, torch.float64)
 _TORCH_DTYPES = {str(one): one for one in vars(torch).values() if isinstance(one, torch.dtype)}
 MAX_DEPTH = 100
 """The maximum depth of nested dicts, lists and tuples."""
+MAX_COMPOSED = 20_000
+"""The maximum number of tuples in a set, or among the keys of a dict, such as a table of values. If
+a file is made for it, so many take some ten seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +194,9 @@ class _Reading:
         for key in restored:
             if not is_key(key):
                 raise self._folder.damaged(f"{MANIFEST} has a key {key!r:.80}")
-        if num_composed(restored) > MOST_COMPOSED:
+        if num_composed(restored) > MAX_COMPOSED:
             raise self._folder.damaged(
-                f"{MANIFEST} has more than {MOST_COMPOSED} tuples in a set or for keys"
+                f"{MANIFEST} has more than {MAX_COMPOSED} tuples in a set or for keys"
             )
         return restored
 

@@ -28,7 +28,7 @@ from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import CheckpointError, SaveError, kind_of
 from ding_lite.io.dtypes import SAVED_DTYPES
 from ding_lite.io.files import new_beside
-from ding_lite.nest import MOST_COMPOSED, num_composed
+from ding_lite.nest import num_composed
 from ding_lite.rl.checkpoint.array_files import LARGE_BYTES, ArrayWriter, files_in
 from ding_lite.rl.checkpoint.folder import (
     MANIFEST as MANIFEST,
@@ -39,6 +39,7 @@ from ding_lite.rl.checkpoint.folder import (
 )
 from ding_lite.rl.checkpoint.reading import (
     FORMAT_VERSION,
+    MAX_COMPOSED,
     MAX_DEPTH,
     MOST_BITS,
     Checkpoint as Checkpoint,
@@ -199,10 +200,10 @@ class _Tree:
         if isinstance(value, list | tuple):
             items = [self.plain(item, f"{name}.{i}", depth + 1) for i, item in enumerate(value)]
             return items if isinstance(value, list) else {"$tuple": items}
-        if isinstance(value, set | frozenset | Mapping) and num_composed(value) > MOST_COMPOSED:
+        if isinstance(value, set | frozenset | Mapping) and num_composed(value) > MAX_COMPOSED:
             raise CheckpointError(
                 f"`{name}` has {num_composed(value):,} tuples in it or for keys; at most "
-                f"{MOST_COMPOSED:,} are read again. Save a list of the tuples, and one of the "
+                f"{MAX_COMPOSED:,} are read again. Save a list of the tuples, and one of the "
                 f"values."
             )
         if isinstance(value, set | frozenset):
