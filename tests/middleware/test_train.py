@@ -321,7 +321,7 @@ def test_a_policy_without_a_batch_size_is_asked_for_one(envs: Envs, replay: Repl
 
     policy = Plain(envs.spec)
     mw.train(policy, replay)
-    policy._config = object()
+    policy.config = object()
     with pytest.raises(ConfigError, match=r"Plain says nothing of how many .* `batch_size`"):
         mw.train(policy, replay)
     mw.train(policy, replay, batch_size=8)

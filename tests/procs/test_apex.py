@@ -41,7 +41,7 @@ def test_two_learners_go_on_while_a_killed_collector_is_restarted(fork_learner: 
         pids = program.pids(4)
         program.line("trained")
         os.kill(pids[3], signal.SIGKILL)
-        assert program.line("lost") == ["lost", "3"]
+        assert program.line("lost 3") == ["lost", "3"]
         output = program.result()
     first, second, *_ = literal_eval(output.splitlines()[-1])
     assert first[1] == second[1]

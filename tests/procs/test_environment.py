@@ -79,7 +79,9 @@ def test_a_node_with_another_key_is_refused_and_the_right_one_let_in(fork_line: 
     output = fork_line(f"{NODE_1} 2", user="another", program="met").refusal()
     assert "AuthenticationError: Node 0 has refused node 1: it has another key" in output
     assert fork_line(f"{NODE_1} 15", program="met").end() == (0, "[1]\n")
-    assert node_0.end() == (0, "[0]\n")
+    code, output = node_0.end()
+    assert (code, output.splitlines()[-1]) == (0, "[0]")
+    assert "A connection was not of a node, or had a wrong key" in output
 
 
 def test_a_node_that_was_not_started_is_named(fork_line: Type, port: int) -> None:

@@ -324,6 +324,7 @@ def test_a_composition_is_an_onion_of_its_own_for_errors(compose: str) -> None:
 
     def guard(ctx: Context) -> Iterator[None]:
         try:
+            guarded.set()
             yield
         except ZeroDivisionError:
             log.append("handled inside")
@@ -333,8 +334,10 @@ def test_a_composition_is_an_onion_of_its_own_for_errors(compose: str) -> None:
         log.append("outer left as usual")
 
     def bad(ctx: Context) -> None:
+        guarded.wait(10.0)  # else a failing step may end before it has begun
         raise ZeroDivisionError
 
+    guarded = threading.Event()
     with Task() as task:
         task.use(outer).use(getattr(task, compose)(guard, bad)).run(max_step=1)
         task.forward(getattr(task, compose)(guard)).backward()

@@ -140,6 +140,9 @@ class OpenPolicy(ABC):
 
         @config.setter
         def config(self, config: object) -> None:
+            if not isinstance(config, type(self._config)):  # a subclass has settings of its own
+                self._config = config
+                return
             raise ConfigError(
                 f"The config of a {type(self).__name__} cannot be replaced: its networks and "
                 f"optimisers are made from it. Make another policy: `twin = policy.like("
