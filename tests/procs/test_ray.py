@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 import re
 import secrets
@@ -16,6 +17,7 @@ import pytest
 
 from ding_lite.parallel.network.security import make_key
 from tests.procs.programs import PROGRAMS, Program, run, short_folder, wait_until_gone
+from tests.programs.given import begin_incarnation
 
 pytestmark = [
     pytest.mark.optional,
@@ -87,10 +89,10 @@ def cluster(
 def text_of(name: str, **given: Any) -> str:
     """Return a program of `tests/programs`, with what it is given, as one file by itself."""
     text = (PROGRAMS / f"{name}.py").read_text()
-    imported = "from tests.programs.given import given, say\n"
-    assert imported in text
-    written = f"from types import SimpleNamespace\n\ngiven = SimpleNamespace(**{given!r})\n"
-    return text.replace(imported, written)
+    written = f"from types import SimpleNamespace\n\ngiven = SimpleNamespace(**{given!r})\n\n"
+    written += inspect.getsource(begin_incarnation)
+    before, after = re.split("from tests.programs.given import .*\n", text)
+    return before + written + after
 
 
 def pids_of(program: Program, count: int) -> dict[int, int]:
@@ -105,7 +107,8 @@ def pids_of(program: Program, count: int) -> dict[int, int]:
 
 def results_of(output: str) -> list[Any]:
     """Find what the program has printed of results; what nodes print may come later."""
-    [line] = [line for line in output.splitlines() if line.startswith("[")]
+    # Ray begins its own lines with the time in brackets.
+    [line] = re.findall(r"^\[(?!\d{4}-).*", output, re.MULTILINE)
     return list(literal_eval(line))
 
 
@@ -364,9 +367,9 @@ if __name__ == "__main__":
 SAY_WHERE = """
 begin = begin_incarnation
 
-def begin_incarnation():
-    say("placed", World.current().node_id, ray.get_runtime_context().get_node_id())
-    return begin()
+def begin_incarnation(node):
+    say("placed", node, ray.get_runtime_context().get_node_id())
+    return begin(node)
 """
 
 
