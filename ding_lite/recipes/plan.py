@@ -18,7 +18,7 @@ from typing import Any
 from gymnasium.vector import VectorEnv
 
 from ding_lite import middleware as mw
-from ding_lite.errors import ConfigError, ContextError, did_you_mean, kind_of
+from ding_lite.errors import ConfigError, did_you_mean, kind_of
 from ding_lite.io.importing import find_member, refuse_while_importing
 from ding_lite.options import elsewhere
 from ding_lite.options.run_options import NO_SETTINGS, NUM_ENVS, OF_FILES, PARTS
@@ -182,7 +182,7 @@ class RunPlan:
         advice += f"of the run ({', '.join(parts)}), and returns a list of middleware"
         try:
             made = self.use(dict(parts))
-        except (AttributeError, ContextError, KeyError) as error:
+        except (AttributeError, KeyError) as error:
             error.add_note(advice)
             raise
         if not isinstance(made, list | tuple):

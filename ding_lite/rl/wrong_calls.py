@@ -15,6 +15,7 @@ _ACT = (
     "`policy.act(obs, explore=False)` returns the best actions for observations [N, ...], and "
     "`policy.predict(obs)` that for one observation of an environment of gymnasium"
 )
+_PREDICT = "It returns the best action alone: `action = policy.predict(obs)`"
 _RUN = (
     "A whole run is `ding_lite.train(...)`, or a Task with `mw.collect`, `mw.add_to` and `mw.train`"
 )
@@ -38,7 +39,7 @@ ELSEWHERE = {
 """The advice for what policies, modules and environments have in other packages, by name."""
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_ADVICE = {"act": _ACT, "learn": f"It does one update of a batch. {_RUN}"}
+_ADVICE = {"act": _ACT, "predict": _PREDICT, "learn": f"It does one update of a batch. {_RUN}"}
 
 
 class Elsewhere:
@@ -54,8 +55,8 @@ class Elsewhere:
 def explained(method: Callable[_P, _R]) -> Callable[_P, _R]:
     """Let a method raise ConfigError, with what to write, if its arguments cannot be right.
 
-    `method` is `__init__`, `act` or `learn` of a policy, which has `_settings_type`, or `__init__`
-    of a buffer.
+    `method` is `__init__`, `act`, `predict` or `learn` of a policy, which has `_settings_type`, or
+    `__init__` of a buffer.
     """
 
     @functools.wraps(method)

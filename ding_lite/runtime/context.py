@@ -355,6 +355,11 @@ def was_finished(ctx: Context) -> bool:
     return ctx._shared.latch.was_finished
 
 
+def interrupt(ctx: Context) -> None:
+    """End the job with this step as Ctrl-C does, without setting `finish` for a resumed run."""
+    ctx._shared.latch.end_run()
+
+
 def share_latch(ctx: Context, latch: Latch) -> None:
     """Let a context have the latch of a task; for the runtime's own use."""
     ctx._shared.latch = latch

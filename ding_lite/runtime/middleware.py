@@ -205,14 +205,9 @@ def refuse_result(out: Any) -> None:
     )
 
 
-class Last:
-    """Yielded a second time, by a middleware that runs after the way out of all others.
-
-    What follows `yield LAST` sees the step complete, wherever the middleware stands.
-    """
-
-
-LAST = Last()
+LAST = object()
+"""Yielded a second time, by a middleware that runs after the way out of all others: the code after
+`yield LAST` sees the step complete, wherever the middleware stands."""
 
 
 def refuse_second_yield(name: str) -> NoReturn:

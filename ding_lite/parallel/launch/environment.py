@@ -116,7 +116,7 @@ def of_mpi(environ: Mapping[str, str]) -> Placement | None:
 
 
 _CREDENTIALS = struct.Struct("3i")
-"""What the kernel tells of the other end of a Unix socket: its process, user and group."""
+"""The kernel's record of the other end of a Unix socket: its process, user and group."""
 
 
 def _unnamed_job(environ: Mapping[str, str], host: str, *, has_one_proxy: bool) -> str:

@@ -41,7 +41,7 @@ class Verdict:
     delivered: Literal["best", "last"] | None = None
     """Which policy is delivered; None if no evaluation has kept another one than the last."""
     other: Played | None = None
-    """What the policy played that is not delivered."""
+    """The episodes of the policy that is not delivered."""
 
 
 def play_verdict(

@@ -68,7 +68,7 @@ def save_checkpoint(
         state: Dicts, lists, tuples and deques of tensors, numpy arrays and scalars, numbers,
             texts, bytes, booleans, None, and devices and dtypes of PyTorch, such as a policy's
             `state_dict()` or an optimiser's. Keys, and members of sets, are texts, numbers,
-            booleans, None, or at most 1,000 tuples of these.
+            booleans, None, or at most 20,000 tuples of these.
         meta: Plain values besides the state, such as counters and settings.
 
     Returns:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -308,12 +309,17 @@ def test_an_episode_of_predictions_is_that_of_envs(kind):
 
 
 def test_observations_as_an_environment_returns_them_name_predict():
-    policy = DQN(make_envs(Below, 1, mode="sync").spec)
+    policy: Any = DQN(make_envs(Below, 1, mode="sync").spec)
     for obs in (np.array(0), np.array([0])):
         with pytest.raises(ShapeError, match=r"policy\.predict\(obs\)"):
             policy.act(obs)
     with pytest.raises(ShapeError, match=r"any number of observations of Discrete\(5"):
         policy.predict(7)
+    with pytest.raises(ConfigError, match=r"'deterministic'.*`action = policy\.predict\(obs\)`"):
+        policy.predict(0, deterministic=True)
+    masked: Any = DQN(make(1, masked=True).spec)
+    with pytest.raises(ShapeError, match=r"`action_mask` has shape \(1, 1\)"):
+        masked.predict(Partly(masked=True).reset(seed=0)[0], action_mask=5)
     stacked = DQN(replace(policy.spec, frame_stack=2))
     with pytest.raises(ConfigError, match=r"takes one frame.*2 stacked"):
         stacked.predict(0)

@@ -140,7 +140,7 @@ class OpenPolicy(ABC):
 
         @config.setter
         def config(self, config: object) -> None:
-            if not isinstance(config, type(self._config)):  # a subclass has settings of its own
+            if not isinstance(config, Mapping | type(self._config)):  # of a subclass, for itself
                 self._config = config
                 return
             raise ConfigError(
@@ -170,6 +170,7 @@ class OpenPolicy(ABC):
     def _settings_type(cls) -> type[Any]:
         return cls._config_type
 
+    @explained
     def predict(
         self,
         obs: Tree,
@@ -204,7 +205,8 @@ class OpenPolicy(ABC):
             )
         mask_1A = None
         if action_mask is not None:  # of several choices an array each, or all in one
-            mask_1A = np.concatenate([np.ravel(part) for part in action_mask])[None]
+            parts = action_mask if isinstance(action_mask, Sequence) else [action_mask]
+            mask_1A = np.concatenate([np.ravel(part) for part in parts])[None]
         obs_1 = self.spec.pack(batch_of_one(self.spec.obs_space, obs), action_mask=mask_1A)
         policy: Any = self
         more = {} if memory is None else {"memory": memory}

@@ -1,6 +1,7 @@
 """DQN with networks and optimisers of users."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -194,7 +195,9 @@ def test_a_node_has_its_threads_of_pytorch_before_main_is_called(monkeypatch):
 
 
 def test_settings_that_could_have_no_effect_any_more_are_refused():
-    policy = DQN(CARTPOLE)
+    policy: Any = DQN(CARTPOLE)
     with pytest.raises(ConfigError, match=r"config of a DQN cannot be replaced.*policy\.like"):
         policy.config = replace(policy.config, lr=1e-9)
+    with pytest.raises(ConfigError, match="cannot be replaced"):
+        policy.config = {"lr": 1e-9}
     assert policy.config == DQNConfig()
