@@ -27,6 +27,8 @@ import logging, os, signal, sys, threading
 import ding_lite.log
 from ding_lite import Parallel, Task
 
+logging.lastResort = logging.NullHandler()  # else a warning may look like a line of the program
+
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 """

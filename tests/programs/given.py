@@ -4,11 +4,14 @@ A test gives a program what it needs to know as one word of JSON, see `tests.pro
 """
 
 import json
+import logging
 import os
 import pathlib
 import sys
 from contextlib import suppress
 from types import SimpleNamespace
+
+logging.lastResort = logging.NullHandler()  # else a warning may look like a line of the program
 
 given = SimpleNamespace()
 """What the test has given, by its names."""
