@@ -19,7 +19,7 @@ from ding_lite.evolution.search import Parameter, Search, integer, log_uniform
 from ding_lite.middleware.checks import check_batch
 from ding_lite.middleware.keep_best import KeepBestAgent
 from ding_lite.middleware.population.evaluate import longest_evaluation
-from ding_lite.middleware.report.evolution import draw_lives, show_generations
+from ding_lite.middleware.report.evolution import show_generations
 from ding_lite.options.derived import documented
 from ding_lite.recipes.choices import Choices, checked_settings
 from ding_lite.recipes.evolve_config import EvolutionConfig, ReplayEvolutionConfig
@@ -306,11 +306,7 @@ def _run(
         run.resume(parts, stop_at=goal)
         if budget.had_ended(task.ctx):
             task.finish = True
-        try:
-            task.run()
-        finally:
-            lives = [*population.lives, *population.lives_now()]
-            draw_lives(lives, run.directory, title=plan.title, target=options.goal)
+        task.run()
     return {
         "eval_env_steps": int(task.ctx.get("eval_steps", 0)),
         "exceeded": budget.overrun(task.ctx),
