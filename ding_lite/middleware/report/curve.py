@@ -40,7 +40,7 @@ FloatArray = npt.NDArray[np.float64]
 
 _RETURNS = ("episode_return", "return", "eval_return")
 _BELOW = {"loss": "loss", "steps_per_s": "env steps per second", "memory_mb": "memory, MB"}
-_STAGES_SHOWN, _OF_EVALUATIONS = 4, ("evaluate", "verdict")
+_STAGES_SHOWN, _OF_EVALUATIONS = 4, "evaluate"
 _FEW = 200
 """Maximum number of points of a small curve; more points are averaged."""
 _MOST = 16_384
@@ -109,8 +109,7 @@ class _Series:
     def load(self, state: Mapping[str, Any]) -> None:
         self._x = array("d", state["x"].tobytes())
         self._y = array("d", state["y"].tobytes())
-        self._period = state.get("period", 1)
-        self._count = state.get("count", len(self._x))
+        self._period, self._count = state["period"], state["count"]
 
     def points(self, at_most: int | None = None) -> tuple[FloatArray, FloatArray]:
         """Copy the points, or `at_most` of them at regular intervals."""
@@ -169,11 +168,6 @@ class Curve:
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         with ending("curve", (error,)):
             self._draw()
-
-    def add_stage(self, name: str, seconds: float) -> None:
-        """Draw again with the share of a stage after the run."""
-        self._seconds[name] = seconds
-        self._draw()
 
     def state_dict(self) -> dict[str, Any]:
         return {name: series.state() for name, series in self._series.items()}

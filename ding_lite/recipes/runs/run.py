@@ -42,8 +42,6 @@ from ding_lite.settings.environment import Settings, process_environ
 ResultT = TypeVar("ResultT")
 _GOALS = ("max_env_steps", "target", "smoke")
 """The options by which a run ends."""
-_WORTH_DRAWING_S = 0.5
-"""The least seconds of a verdict for which the curve is drawn again to show its share."""
 
 
 class Run:
@@ -278,7 +276,6 @@ class Run:
         }
         if stages := seconds_by_stage(last, wall_s=wall_s):
             seconds = round(self._clock.now() - began, 3)
-            self._draw_verdict(seconds, wall_s)
             # Those of a policy, or those of a population.
             evaluated = int(last.get("eval_env_steps") or last.get("eval_steps") or 0)
             result["seconds"] = {**stages, "verdict": seconds}
@@ -341,13 +338,6 @@ class Run:
             own = self.stages.metrics
             last |= {name: max(s, last.get(name, 0.0)) for name, s in own.items()}
         return last, max(wall_s, last.get("wall_s", 0.0))
-
-    def _draw_verdict(self, seconds: float, wall_s: float) -> None:
-        """Draw the curve again with the share of the verdict, if that is worth it."""
-        curve = None if self.stages is None else self.stages.curve
-        share = round(100 * seconds / (wall_s + seconds))
-        if curve is not None and seconds >= _WORTH_DRAWING_S and share > 0:
-            curve.add_stage("verdict", seconds)
 
     def _take_directory(self) -> None:
         saved = files.saved_description(self.shown)

@@ -13,13 +13,12 @@ from typing import Any, Self
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.io.files import naming
 from ding_lite.middleware.checks import Period
-from ding_lite.middleware.report.curve import Curve
 from ding_lite.middleware.report.throughput import STAGE_SECONDS
 from ding_lite.parallel.observe.job_discovery import running_jobs
 from ding_lite.recipes.runs.directory import NODES, PIPELINE
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import current_router
-from ding_lite.runtime.middleware import Middleware, around, name_of, parts_of
+from ding_lite.runtime.middleware import Middleware, around, name_of
 
 _SMALL = 0.01
 """Stages with a smaller share of the time are reported as `other`, except for evaluations."""
@@ -44,8 +43,6 @@ class StageSeconds:
         self._period = Period(every)
         self._clock = clock
         self._recorder = recorder
-        self.curve: Curve | None = None
-        """The learning curve of the run, if it has one."""
         self.seconds_before = 0.0
         """The seconds of a resumed run until its checkpoint."""
         self._made_at = clock.now()
@@ -68,8 +65,6 @@ class StageSeconds:
 
     def wrap(self, fn: Middleware) -> Middleware:
         """Return the same middleware with its time measured."""
-        parts = (fn, *parts_of(fn))
-        self.curve = next((part for part in parts if isinstance(part, Curve)), self.curve)
         watch = _Watch(self, name_of(fn))
         return around(fn, lambda ctx: watch)
 

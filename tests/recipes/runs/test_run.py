@@ -19,7 +19,6 @@ import torch
 
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, NodeFailed
-from ding_lite.middleware.report import curve as report_curve
 from ding_lite.recipes import Options, Run
 from ding_lite.recipes.runs.directory import Lock
 from ding_lite.rl.batch import NumpyArray
@@ -545,37 +544,25 @@ def test_the_running_time_of_a_resumed_run_contains_that_of_all_its_stages(
     assert line["wall_s"] == sum(line["seconds"].values()) == 9.0
 
 
-@pytest.mark.parametrize("seconds_per_act", [0.5, 0.001])
-def test_the_last_line_and_the_curve_tell_the_time_of_the_verdict_beside_that_of_stages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock, seconds_per_act: float
+def test_the_last_line_tells_the_time_of_the_verdict_beside_that_of_stages(
+    tmp_path: Path, clock: ManualClock
 ) -> None:
     class Slow(DQN):
         def act(self, *args: Any, **settings: Any) -> NumpyArray:
-            clock.advance(seconds_per_act)
+            clock.advance(1.0)
             return super().act(*args, **settings)
 
     def learn(ctx: Context) -> None:
-        clock.advance(60.0 * seconds_per_act)
+        clock.advance(60.0)
         ctx.metrics["return"] = 1.0
 
-    drawn: list[str] = []
-    monkeypatch.setattr(
-        report_curve, "_draw_curve", lambda *args, text, **settings: drawn.append(text)
-    )
     with Run("mine", options(out=tmp_path), clock=clock) as run:
         with Task() as task:
             task.use(learn).use(run.time(task, every=1))
-            task.use(mw.jsonl(run.metrics, every=1, clock=clock))
-            task.use(mw.curve(run.curve, clock=clock)).run(max_step=2)
+            task.use(mw.jsonl(run.metrics, every=1, clock=clock)).run(max_step=2)
         line = run.judge(make_policy(Slow))
-    learned, verdict = line["seconds"]["learn"], line["seconds"]["verdict"]
-    assert learned == 120 * seconds_per_act
-    assert verdict > 6 * seconds_per_act
-    share = round(100 * verdict / (learned + verdict))
-    reported = [f"learn {100 - share} %, verdict {share} %"] if verdict > 0.5 else []
-    assert share > 0
-    texts = [text.partition("steps; ")[2] for text in drawn]
-    assert texts[-1 - len(reported) :] == ["learn 100 %", *reported]
+    assert line["seconds"]["learn"] == 120.0
+    assert line["seconds"]["verdict"] > 6.0
 
 
 def test_the_last_line_has_the_env_steps_of_a_populations_evaluations(tmp_path: Path) -> None:
