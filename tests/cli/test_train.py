@@ -12,9 +12,6 @@ from pathlib import Path
 import pytest
 
 from ding_lite.cli.main import main
-from ding_lite.cli.train import search_of
-from ding_lite.evolution.search import choice, integer, log_uniform, uniform
-from ding_lite.options.words import searched
 from ding_lite.recipes import load_policy
 from ding_lite.rl.policies.dqn import DQN
 from tests import seeds
@@ -66,17 +63,6 @@ def test_settings_have_the_types_that_they_need() -> None:
     assert (config.hidden, config.loss) == ((8, 4), "mse")
     described = json.loads(Path("runs/dqn/CartPole-v1/1/config.json").read_text())
     assert described["config"]["capacity"] == 1_000
-
-
-def test_a_checkpoint_of_another_version_is_reported_in_a_sentence(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert train("--out", "here", "--quiet") == 0
-    manifest = Path("here/checkpoint/manifest.json")
-    text = manifest.read_text().replace('"format_version":2', '"format_version":7')
-    manifest.write_text(text)
-    assert train("--out", "here", "--resume") == 2
-    assert "has format 7; this version of ding_lite reads" in capsys.readouterr().err
 
 
 def test_loggers_of_ones_own_get_the_metrics_and_a_resumed_run_keeps_or_changes_them(
@@ -269,13 +255,3 @@ def test_settings_of_evolution_are_shown_without_a_run(capsys: pytest.CaptureFix
     assert shown["mutation_sd"] == ["0.5", "given"]
     assert shown["population"] == ["6", "default"]
     assert shown["capacity"] == ["50000", "preset"]
-
-
-def test_what_is_searched_is_read_as_it_is_written() -> None:
-    words = ("lr=1e-4:1e-2:log", "batch_size=8:64", "gamma=0.9:0.99", "loss=huber|mse")
-    assert search_of([searched(word) for word in words]).parameters == {
-        "lr": log_uniform(1e-4, 1e-2),
-        "batch_size": integer(8, 64),
-        "gamma": uniform(0.9, 0.99),
-        "loss": choice("huber", "mse"),
-    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -60,6 +61,7 @@ def x(policy: DQN, envs: Envs, eval_envs: Envs, replay: ReplayBuffer, tmp_path: 
         folder=tmp_path,
         epsilon=constant(0.1),
         processes=Processes(),
+        server=SimpleNamespace(gather=print, give=print),
     )
 
 
@@ -89,7 +91,10 @@ MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda x: x.train(batch_size=1_001), "`batch_size` is 1,001, the capacity .* 1,000"),
     (lambda x: m.train(x.policy, x.small), "`batch_size` is 8, the capacity of the replay 4"),
     (lambda x: x.train(batch_size=0), "`batch_size` is 0"),
-    (lambda x: x.train(updates=0), "`updates` is 0"),
+    *(
+        (lambda x, updates=updates: x.train(updates=updates), rf"`updates` is {updates!r}; it must")
+        for updates in (0, -1, math.nan, math.inf, "3")
+    ),
     (lambda x: m.train(x.policy, batch_size=32), "no replay to sample that many from"),
     (lambda x: x.train(beta=x.epsilon), "a ReplayBuffer, which has no priorities, but `beta`"),
     (lambda x: x.train(beta=0.4), r"`beta` is 0\.4; a schedule was expected"),
@@ -123,6 +128,12 @@ MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
             ({"every": 5, "episodes": 0}, "it must be at least"),
             ({"every": 5, "confirm": -1}, "it must be at least"),
             ({"every": 5, "max_env_steps": 9}, "`max_env_steps` is not for this evaluation"),
+            ({"every": 5, "share": 0}, "`share` is 0; it must be above 0"),
+            *(
+                ({"every": 5, name: goal}, f"`{name}` is {goal!r}")
+                for name in ("stop_at", "confirm_at")
+                for goal in (math.nan, "475")
+            ),
         )
     ),
     (lambda x: x.evaluate(x.processes, every=1), "`processes` is not for this evaluation"),
@@ -139,12 +150,21 @@ MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda x: m.evaluate(x.policy, x.others, every=5), "Make the policy from the spec of these"),
     (lambda x: m.stop_at(), "nothing to stop at"),
     (lambda x: m.stop_at(env_step=0), "`env_step` is 0"),
+    (lambda x: m.stop_at(eval_value=math.nan), "`eval_value` is nan"),
+    (lambda x: m.stop_at(eval_value="475"), "`eval_value` is '475'"),
     (lambda x: m.evolve(x.agents, Mutation(), Tournament(), every=1), "has no `select` method"),
     (lambda x: m.evolve(x.agents, Tournament(), Mutation(SEARCH), every=1), 'Unknown key "alpha"'),
     (lambda x: m.evolve([], Tournament(), Mutation(), every=1), "has no `evolve` method"),
     (
         lambda x: m.evolve(x.agents, Tournament(), Mutation(Search(lr=integer(1, 2))), every=1),
         "Give both the same search",
+    ),
+    (lambda x: m.take_members(x.agents, x.agents), "`server` is a Population"),
+    (lambda x: m.gather_members(x.server, every=0), "`every`"),
+    (lambda x: m.return_members(x.agents, x.server, every=0), "`every`"),
+    (
+        lambda x: m.confirm_best(x.server, x.eval_envs, every=1, stop_at=1.0, episodes=0),
+        "`episodes` is 0",
     ),
     (lambda x: m.keep_best("best", x.folder), "`policy` is a str"),
     (lambda x: m.checkpoint(x.policy, x.folder / "file", every=1), "file is a file"),

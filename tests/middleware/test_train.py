@@ -60,12 +60,6 @@ def test_fractions_of_updates_add_up(
     assert made == expected
 
 
-@pytest.mark.parametrize("updates", [0, -1, float("nan"), float("inf"), "3"])
-def test_updates_are_a_number_above_0(policy: DQN, filled: ReplayBuffer, updates: Any) -> None:
-    with pytest.raises(ConfigError, match=r"`updates` is .*; it must"):
-        mw.train(policy, filled, updates=updates)
-
-
 def test_nothing_is_learned_from_less_than_a_batch(policy, envs, replay) -> None:
     before = flat(policy)
     run_step(mw.random_warmup(envs, replay, steps=4))

@@ -627,8 +627,6 @@ def test_a_file_has_settings_and_options_and_what_is_given_wins() -> None:
     Path("mine.toml").write_text("learning_rate = 0.5")
     with pytest.raises(ConfigError, match=r'Unknown setting "learning_rate"\. Did you mean "lr"'):
         ding_lite.train("dqn", "CartPole-v1", config="mine.toml")
-    with pytest.raises(ConfigError, match=r"`config` is 'none\.toml', which cannot be read"):
-        ding_lite.train("dqn", "CartPole-v1", config="none.toml")
 
 
 def test_a_policy_with_memory_learns_from_sequences_and_goes_on(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -135,22 +135,6 @@ def test_a_node_with_a_smaller_population_is_told_so() -> None:
         take = mw.take_members(smaller, PopulationServer(group, group, own.population))
         with pytest.raises(ConfigError, match=r"of this node has 2 agents, .* number 3"):
             run_step(take)
-
-
-def test_settings_that_make_no_sense_are_refused() -> None:
-    def main() -> None:
-        world, own = World.current(), Program()
-        server = PopulationServer(world.group("breeder"), world.group("learner"), own.population)
-        with pytest.raises(ConfigError, match="`every`"):
-            mw.gather_members(server, every=0)
-        with pytest.raises(ConfigError, match="`every`"):
-            mw.return_members(own.population, server, every=0)
-        with pytest.raises(ConfigError, match="`server` is a Population"):
-            mw.take_members(own.population, cast(Any, own.population))
-        with pytest.raises(ConfigError, match="`episodes`"):
-            mw.confirm_best(server, own.eval_envs, every=1, stop_at=1.0, episodes=0)
-
-    on_one_node(main)
 
 
 # -- one population in several processes ---------------------------------------------------
