@@ -111,7 +111,7 @@ class Period:
         return {"seen_env_step": self._seen}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._seen = int(state.get("seen_env_step", 0))
+        self._seen = int(state["seen_env_step"])
 
 
 def number(name: str, value: SupportsFloat) -> float:

@@ -339,7 +339,7 @@ class _RecentEpisodes:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._recent = deque(map(tuple, state["recent"]), maxlen=RECENT_EPISODES)
         self._count = state["episodes"]
-        self._env_step = state.get("env_step", 0)  # earlier versions did not save it
+        self._env_step = state["env_step"]
         self._resumed = {"resumed": {"env_step": self._env_step, "episodes": self._count}}
 
 

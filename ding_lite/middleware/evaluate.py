@@ -321,7 +321,7 @@ class Evaluate:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._period.load_state_dict(state)
-        self.count = int(state.get("count", 0))  # earlier versions have not saved it
+        self.count = int(state["count"])
         self._env_steps, self._newest = int(state["env_steps"]), float(state["newest"])
         self._of_training = state["of_training"]
         self._is_near = bool(state["is_near"])

@@ -211,7 +211,7 @@ def check_resumable(meta: Mapping[str, Any], parts: Mapping[str, object]) -> Non
         usual = default_values(type(part.config)) if "config" in about else {}
         default = {key: _plain(value) for key, value in usual.items()}
         configs = [default | one.get("config", {}) for one in (saved[name], about)]
-        codes = [_code_of(one, saved[name]) for one in (saved[name], about)]
+        codes = [_code_of(one) for one in (saved[name], about)]
         facts = _changes(*envs) or _changes(*configs) or _changes(*codes, is_same=_is_same_code)
         if facts:
             raise CheckpointError(
@@ -238,11 +238,9 @@ def _changes(
     return [f"`{key}` is {now.get(key)!r}, was {then.get(key)!r}" for key in different]
 
 
-def _code_of(about: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names of the user's parts and class, if an earlier version has saved them."""
-    names = dict(about.get("given", {})) if "given" in saved else {}
-    if "class" in saved:
-        names["class"] = about.get("class")
+def _code_of(about: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of the user's parts and class."""
+    names = {**about.get("given", {}), **({"class": about["class"]} if "class" in about else {})}
     return {key: str(without_folders(name) or _NAMELESS) for key, name in names.items()}
 
 

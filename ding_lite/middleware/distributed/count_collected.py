@@ -99,7 +99,7 @@ class _CountCollected:
         return {**{name: self._total(name) for name in _COUNTS}, "collectors": counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        counts = state.get("collectors", {})
+        counts = state["collectors"]
         self._current = {int(node): {**_NOTHING, **own} for node, own in counts.items()}
         self._before = Counter({name: state[name] for name in _COUNTS})
         for own in counts.values():

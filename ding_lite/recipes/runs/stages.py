@@ -102,7 +102,7 @@ class StageSeconds:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._seconds.clear()
         self._seconds.update(state["seconds"])
-        self.seconds_before = float(state.get("so_far", 0.0))
+        self.seconds_before = float(state["so_far"])
 
 
 class Recorder:

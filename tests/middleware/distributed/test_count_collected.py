@@ -163,9 +163,3 @@ def test_the_learner_of_a_star_can_stop_at_the_env_steps_of_all() -> None:
     learner, *collectors = [int(ctx.get("env_step", 0)) for ctx in ends]
     assert learner >= 50
     assert sum(collectors) >= learner
-
-
-def test_counts_of_an_earlier_version_go_on() -> None:
-    counts: Any = mw.count_collected()
-    counts.load_state_dict({"env_step": 7, "episodes": 2})
-    assert counts.state_dict() == {"env_step": 7, "episodes": 2, "collectors": {}}
