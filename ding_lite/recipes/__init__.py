@@ -5,8 +5,7 @@ from ding_lite.recipes.options import Options, parse_options
 from ding_lite.recipes.runs.criterion import Criterion
 from ding_lite.recipes.runs.export import export_policy
 from ding_lite.recipes.runs.loading import load_policy
-from ding_lite.recipes.runs.nodes import launch_nodes
-from ding_lite.recipes.runs.program import run_program
+from ding_lite.recipes.runs.program import launch_nodes, run_program
 from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.runs.video import record_video
 from ding_lite.recipes.training import TrainResult, train

@@ -6,13 +6,16 @@ decisions.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set as AbstractSet
 from contextlib import AbstractContextManager
 from types import BuiltinMethodType, MethodType
 from typing import Any, NamedTuple
 
+from ding_lite.cancellation import current_scope
 from ding_lite.errors import LabelError, MiddlewareError
 from ding_lite.log import Throttle
 from ding_lite.runtime.messaging.labels import check_patterns, matches
@@ -25,7 +28,6 @@ from ding_lite.runtime.middleware import (
     parts_of,
     resources_of,
 )
-from ding_lite.runtime.middleware_lock import MiddlewareLock
 from ding_lite.runtime.saving import Stateful
 
 logger = logging.getLogger(__name__)
@@ -40,6 +42,36 @@ class Use(NamedTuple):
 
     def is_for(self, labels: AbstractSet[str]) -> bool:
         return self.patterns is None or matches(labels, self.patterns)
+
+
+class MiddlewareLock:
+    """A lock for middleware of any shape, which blocks no event loop."""
+
+    def __init__(self) -> None:
+        # The outermost of all locks; docs/design/0016-the-order-of-locks.md has their order.
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if (scope := current_scope()) is not None and scope.is_cancelled:
+            self._lock.release()
+            scope.check()
+
+    def __exit__(self, *raised: object) -> None:
+        self._lock.release()
+
+    async def __aenter__(self) -> None:
+        if self._lock.acquire(blocking=False):
+            return
+        waiting = asyncio.get_running_loop().run_in_executor(None, self._lock.acquire)
+        try:
+            await asyncio.shield(waiting)
+        except asyncio.CancelledError:  # the thread still waits: release once it has the lock
+            waiting.add_done_callback(lambda _: self._lock.release())
+            raise
+
+    async def __aexit__(self, *raised: object) -> None:
+        self._lock.release()
 
 
 class Composition:

@@ -13,10 +13,9 @@ import torch
 from ding_lite import middleware as mw
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.evolution import Population, Search, integer, log_uniform
-from ding_lite.middleware.report.evolution import lines_of
 from ding_lite.recipes import EvolveResult, evolve, load_policy
 from ding_lite.recipes.choices import Choices
-from ding_lite.recipes.evolve import plan_evolution
+from ding_lite.recipes.evolve import lines_of, plan_evolution
 from ding_lite.recipes.evolve_config import ReplayEvolutionConfig
 from ding_lite.recipes.presets.dqn import DQN_EVOLUTION_PRESETS
 from ding_lite.recipes.table import RECIPES
