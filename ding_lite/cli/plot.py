@@ -51,7 +51,6 @@ logger = logging.getLogger(__name__)
 
 
 def plot_runs(options: argparse.Namespace) -> None:
-    """Draw a metric of runs, and print its last and best values."""
     configure("warning")
     path = picture_path(options.out)
     results = find_results(options.runs)

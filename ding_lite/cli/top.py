@@ -85,7 +85,6 @@ def _jobs(name: str | None) -> list[RunningJob]:
 
 
 def _print_tables(jobs: list[RunningJob], name: str | None, *, once: bool, every: float) -> None:
-    """Print tables repeatedly until no job is left."""
     width = os.get_terminal_size().columns if sys.stdout.isatty() else _PLAIN_WIDTH
     while jobs:
         for job in jobs:

@@ -62,7 +62,6 @@ def describe_policy(policy: Policy, directory: str, *, last: bool) -> str:
 
 
 def _print_episodes(played: Iterable[tuple[Episode, str]]) -> None:
-    """Print a line for each episode when it ends, and a summary."""
     returns = []
     for number, (episode, remark) in enumerate(played, start=1):
         returns.append(episode.ret)

@@ -59,7 +59,6 @@ def for_all_envs(episodes: int, envs: Envs) -> int:
 
 
 def check_schedule(schedule: object, name: str) -> None:
-    """Refuse a schedule that is neither None nor callable."""
     if schedule is not None and not callable(schedule):
         raise ConfigError(
             f"`{name}` is {schedule!r}; a schedule was expected, a function of the env step. "

@@ -71,7 +71,6 @@ class EnvStepBudget:
         return (ctx.total_step + 1) % self._every == 0
 
     def _is_over(self, ctx: Context) -> bool:
-        """Return whether another generation might exceed the budget."""
         if spent(ctx) >= self.max_env_steps:
             return True
         if not self._is_boundary(ctx):

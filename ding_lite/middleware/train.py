@@ -371,7 +371,6 @@ def _check_takes_rollouts(
 
 
 def _batch_size(policy: Policy, replay: Replay | None, batch_size: int | None) -> int:
-    """Return the checked number of transitions that an update needs."""
     if replay is None:
         if batch_size is not None:
             raise ConfigError(

@@ -300,7 +300,6 @@ def _function(place_and_name: str) -> Any:  # noqa: ANN401 - `mw.report` checks 
 def _check_all_names(
     policy: str, program: str, settings: Mapping[str, Any], in_file: SavedOptions, recipe: Recipe
 ) -> None:
-    """Refuse names that are no settings, in a call and in a file."""
     fields = (*dataclasses.fields(recipe.policy_config), *dataclasses.fields(recipe.config))
     known = [field.name for field in fields if field.name not in NO_SETTINGS]
     _check_names(policy, settings, known)

@@ -211,7 +211,6 @@ LAST = object()
 
 
 def refuse_second_yield(name: str) -> NoReturn:
-    """Raise the error for a middleware that yields again when it should end."""
     raise MiddlewareError(
         f"`{name}` has yielded a second time: a middleware may `yield` once, "
         f"and what follows runs on the way out. Split it in two, or use an event."

@@ -104,7 +104,6 @@ class Onion:
                 self._leave_last()
 
     def _leave_last(self) -> None:
-        """Resume the generators that have yielded LAST."""
         opened = self.opened
         while opened:
             generator = opened.pop()

@@ -32,7 +32,6 @@ _MOST_FILMS = 4
 
 
 def report_runs(options: argparse.Namespace) -> None:
-    """Write the report, or serve it until Ctrl-C."""
     configure("warning")
     if options.live:
         _serve(options.runs, options.port or 0)

@@ -83,7 +83,6 @@ def _newest_of_all(directory: Path, processes: Processes) -> Path | None:
 
 
 def _step_of(place: Path) -> int | None:
-    """Return the step of a checkpoint; None if there is no checkpoint."""
     if not (place / MANIFEST).exists():
         return None
     return int(load_checkpoint(place).meta["total_step"])

@@ -32,7 +32,6 @@ MUJOCO = {
 
 
 def with_targets(targets: Mapping[str, float], settings: Mapping[str, Any]) -> Presets:
-    """Return the same settings for several environments, each with its target."""
     return {env: {**settings, "target": target} for env, target in targets.items()}
 
 

@@ -29,7 +29,6 @@ _MAY_CHANGE = {"max_env_steps", "target", "smoke", "device", "compile", "report"
 
 
 def describe_run(example: str, options: Options, config: object) -> dict[str, Any]:
-    """Return the description of a run in plain values."""
     config, chosen, usual = plain(config), vars(options), default_values(Options)
     known = config if isinstance(config, Mapping) else {}
     unusual = [n for n in _SAVED_WHERE_UNUSUAL if chosen[n] != usual[n] and n not in known]
