@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -30,20 +29,12 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
 from ding_lite.testing import ManualClock
+from tests.middleware.test_evaluate import Balancer
 
 KEYS = [
     *("example", "env", "seed", "solved", "env_steps", "episodes"),
     *("train_iter", "wall_s", "eval_return", "nodes", "eval_episodes"),
 ]
-
-
-class Balancer(DQN):
-    """A DQN that balances by rule."""
-
-    def act(
-        self, obs: NumpyArray, *, explore: bool = True, epsilon: float | None = None
-    ) -> NumpyArray:
-        return (obs[:, 2] + 0.3 * obs[:, 3] + 0.02 * obs[:, 0] > 0).astype(np.int64)
 
 
 def options(**changes: Any) -> Options:
