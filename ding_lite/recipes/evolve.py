@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,7 +19,7 @@ from ding_lite.evolution.search import Parameter, Search, integer, log_uniform
 from ding_lite.middleware.checks import check_batch
 from ding_lite.middleware.keep_best import KeepBestAgent
 from ding_lite.middleware.population.evaluate import longest_evaluation
-from ding_lite.middleware.report.log import as_text, terminal
+from ding_lite.middleware.report.evolution import draw_lives, show_generations
 from ding_lite.options.derived import documented
 from ding_lite.recipes.choices import Choices, checked_settings
 from ding_lite.recipes.evolve_config import EvolutionConfig, ReplayEvolutionConfig
@@ -33,7 +32,6 @@ from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer, unused_settings
-from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import MakeMiddleware, Middleware
 from ding_lite.runtime.task import Task
 
@@ -52,7 +50,7 @@ class EvolveResult:
     population: Population
     """All agents at the end of the run."""
     directory: Path
-    """The directory of the run's metrics, curve, lineage and checkpoint."""
+    """The directory of the run's metrics, pictures, lineage and checkpoint."""
     solved: bool | None
     """Whether 20 fresh greedy episodes of the best agent reached the target; None without a
     target."""
@@ -304,51 +302,16 @@ def _run(
         task.use(evaluate).use(best_agent).use(breed).use(budget)
         plan.save_and_report(task, run, parts, config)
         if not run.quiet:
-            task.use(_show_generations(population))
+            task.use(show_generations(population))
         run.resume(parts, stop_at=goal)
         if budget.had_ended(task.ctx):
             task.finish = True
-        task.run()
+        try:
+            task.run()
+        finally:
+            lives = [*population.lives, *population.lives_now()]
+            draw_lives(lives, run.directory, title=plan.title, target=options.goal)
     return {
         "eval_env_steps": int(task.ctx.get("eval_steps", 0)),
         "exceeded": budget.overrun(task.ctx),
     }
-
-
-def _show_generations(population: Population) -> Middleware:
-    """Print each generation on the terminal when it is over."""
-    shown = population.generation
-
-    def show(ctx: Context) -> None:
-        nonlocal shown
-        if population.generation == shown:
-            return
-        shown = population.generation
-        for line in lines_of(population):
-            terminal().print(line, markup=False, soft_wrap=True)
-
-    return show
-
-
-def lines_of(population: Population) -> list[str]:
-    """Describe the fitness of each agent of the last generation, and what it has become."""
-    lives = population.lives[-len(population) :]
-    worth = [life.fitness for life in lives if life.fitness is not None]
-    mean = sum(worth) / len(worth) if worth else math.nan
-    best = max(worth, default=math.nan)
-    rows = [("agent", "fitness", *lives[0].hyperparameters, "hidden", "becomes")]
-    for life, agent in zip(lives, population, strict=True):
-        birth = agent.birth
-        became = "stays" if birth.id == life.id else f"{birth.mutation} (of agent {birth.parent})"
-        values = [
-            as_text(v) if isinstance(v, float | int) else str(v)
-            for v in life.hyperparameters.values()
-        ]
-        hidden = "-".join(map(str, life.hidden or ()))
-        fitness = "broken" if life.fitness is None else as_text(life.fitness)
-        rows.append((str(life.id), fitness, *values, hidden, became))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = ["  ".join(c.rjust(w) for c, w in zip(row[:-1], widths, strict=False)) for row in rows]
-    lines = [f"{text}  {row[-1]}" for text, row in zip(table, rows, strict=True)]
-    first = f"generation {lives[0].generation}: best {as_text(best)}, mean {as_text(mean)}"
-    return [first, *(f"  {line}" for line in lines)]

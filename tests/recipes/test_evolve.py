@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import torch
 from ding_lite import middleware as mw
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.evolution import Population, Search, integer, log_uniform
+from ding_lite.middleware.report.evolution import draw_lives, families, lines_of
 from ding_lite.recipes import EvolveResult, evolve, load_policy
 from ding_lite.recipes.choices import Choices
-from ding_lite.recipes.evolve import lines_of, plan_evolution
+from ding_lite.recipes.evolve import plan_evolution
 from ding_lite.recipes.evolve_config import ReplayEvolutionConfig
 from ding_lite.recipes.presets.dqn import DQN_EVOLUTION_PRESETS
 from ding_lite.recipes.table import RECIPES
@@ -48,9 +50,9 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> EvolveResult:
     return small(mutate_none=0.2, out=tmp_path_factory.mktemp("runs") / "1")
 
 
-def test_a_run_leaves_its_lineage_curve_and_best_policy(result: EvolveResult) -> None:
+def test_a_run_leaves_its_lineage_pictures_and_best_policy(result: EvolveResult) -> None:
     directory = result.directory
-    for name in ("curve.png", "config.json"):
+    for name in ("fitness.png", "family.png", "hyperparameters.png", "curve.png", "config.json"):
         assert (directory / name).stat().st_size > 0
     lives = [json.loads(line) for line in (directory / "lineage.jsonl").read_text().splitlines()]
     generations = result.numbers["generations"]
@@ -317,6 +319,27 @@ def test_one_number_of_env_steps_is_shown_while_it_runs_and_at_its_end(
     assert f"The run in shown had reached its end at {all_steps} env steps" in shown
 
 
+def test_choices_and_negative_returns_are_drawn_too(result: EvolveResult, tmp_path: Path) -> None:
+    losing = [
+        replace(
+            life,
+            fitness=-100.0 - life.place,
+            hyperparameters={
+                "loss": "mse",
+                "lr": 1e-3,
+                "max_grad_norm": (None, 1.0)[life.place % 2],
+            },
+        )
+        for life in result.population.lives
+    ]
+    pictures = draw_lives(losing, tmp_path, title="Losing", target=-50.0)
+    assert [picture.name for picture in pictures] == [
+        "fitness.png", "family.png", "hyperparameters.png",
+    ]  # fmt: skip
+    assert all(picture.stat().st_size > 1_000 for picture in pictures)
+    assert draw_lives([], tmp_path / "none", title="Nothing") == []
+
+
 @pytest.mark.parametrize("name", sorted(RECIPES))
 def test_every_policy_has_a_search_of_its_own(name: str) -> None:
     env = "Pendulum-v1" if name in ("ddpg", "td3", "sac") else "CartPole-v1"
@@ -344,3 +367,10 @@ def test_a_run_that_searches_nothing_goes_on_so() -> None:
     evolve("dqn", "CartPole-v1", smoke=True, quiet=True, out="runs/fixed", **fixed)
     choices = Choices(out="runs/fixed", resume=True)
     assert plan_evolution("dqn", "CartPole-v1", None, {}, choices).search.parameters == {}
+
+
+def test_agents_with_the_same_first_ancestor_are_one_family() -> None:
+    parents = {3: 1, 1: None, 2: None, 5: 3, 6: 2, 7: 9, 8: 9}
+    assert families(parents) == {1: 0, 3: 0, 5: 0, 2: 1, 6: 1, 7: 2, 8: 2}
+    assert families({1: 2, 2: 1, 3: 2}) == {1: 0, 2: 0, 3: 0}  # of a damaged file
+    assert {*families({n: n - 1 for n in range(200_000, 0, -1)}).values()} == {0}

@@ -12,6 +12,7 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
+from ding_lite.middleware.report.evolution import families
 from ding_lite.middleware.report.log import as_text
 from ding_lite.middleware.report.style import LARGEST
 from ding_lite.rl.batch import NumpyArray
@@ -214,17 +215,3 @@ def family(lives: Sequence[Mapping[str, Any]]) -> Element:
     note = "Rows are places, columns generations, colours families. Large: the best of a "
     note += "generation; dashed: a mutation."
     return figure("Lineage", _svg([*parts, *circles], label, height), note=note)
-
-
-def families(parents: Mapping[int, int | None]) -> dict[int, int]:
-    """Number the families of agents: those with the same first ancestor."""
-    first: dict[int, int] = {}
-    for number in parents:
-        line: set[int] = set()
-        ancestor, parent = number, parents.get(number)
-        while parent is not None and ancestor not in line and ancestor not in first:
-            line.add(ancestor)  # a damaged file may contain a cycle
-            ancestor, parent = parent, parents.get(parent)
-        first |= dict.fromkeys(line | {number}, first.get(ancestor, ancestor))
-    places = {number: k for k, number in enumerate(sorted({first[number] for number in parents}))}
-    return {number: places[first[number]] for number in parents}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ding_lite.cli.main import main
-from ding_lite.cli.report.figures import Line, chart, families, ticks
+from ding_lite.cli.report.figures import Line, chart, ticks
 from ding_lite.cli.report.records import Record, rates
 from ding_lite.recipes.runs import video
 from ding_lite.recipes.runs.directory import Lock
@@ -307,10 +307,3 @@ def test_a_page_shows_the_beginning_of_what_is_very_long() -> None:
     assert any("the last 5,000 of 12,000 entries" in text for text in page.texts)
     assert f"{'p' * 200}..." in page.texts
     assert Path("page.html").stat().st_size < 4_000_000
-
-
-def test_agents_with_the_same_first_ancestor_are_one_family() -> None:
-    parents = {3: 1, 1: None, 2: None, 5: 3, 6: 2, 7: 9, 8: 9}
-    assert families(parents) == {1: 0, 3: 0, 5: 0, 2: 1, 6: 1, 7: 2, 8: 2}
-    assert families({1: 2, 2: 1, 3: 2}) == {1: 0, 2: 0, 3: 0}  # of a damaged file
-    assert {*families({n: n - 1 for n in range(200_000, 0, -1)}).values()} == {0}
