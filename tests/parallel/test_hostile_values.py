@@ -154,6 +154,7 @@ def test_a_ctx_value_that_cannot_be_encoded_is_left_out_with_one_warning(
     assert routers[1].links.dropped.count == 0
     stays = [r for r in caplog.records if "stays on node 0: " in r.getMessage()]
     assert len(stays) == len(values)
+    assert any("`task.share" in record.getMessage() for record in stays)
 
 
 def test_a_name_or_an_argument_that_cannot_be_encoded_raises_at_the_caller(start: Start) -> None:
@@ -165,6 +166,7 @@ def test_a_name_or_an_argument_that_cannot_be_encoded_raises_at_the_caller(start
         lambda value: routers[0].emit("message", named=value),
         lambda value: routers[0].call(1, "take", value),
         lambda value: routers[0].send("items", value, to="node.1"),
+        lambda value: routers[0].publish("topic", value),
     ]
     for name in QUICK:
         for give in gives:
@@ -179,6 +181,7 @@ def test_a_name_or_an_argument_that_cannot_be_encoded_raises_at_the_caller(start
     routers[0].emit("message", 1)
     recorder.wait(lambda: bool(recorder.events))
     assert recorder.events == [(0, "message", (1,))]
+    assert not routers[1].subscribe("topic").newest
     assert routers[1].links.dropped.count == 0
 
 

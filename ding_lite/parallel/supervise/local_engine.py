@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import spawn
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from ding_lite.clock import Deadline
@@ -289,17 +290,14 @@ def exited(code: int, pid: int | None) -> Exited:
 
 
 def explain_unpicklable(parts: Mapping[str, object], error: Exception) -> str:
-    with open(os.devnull, "wb") as devnull:
-        scratch: Connection[Any, Any] = Connection(os.dup(devnull.fileno()), readable=False)
-    with scratch:
-        for name, part in parts.items():
-            try:
-                scratch.send(part)
-            except Exception as fault:  # noqa: BLE001 - pickling may raise anything
-                shown = repr(part)
-                shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-                return (
-                    f"{name} is {shown}, which cannot be passed to another process: {fault}. "
-                    f"Pass the arguments to make it from, and make it inside of `main`."
-                )
+    for name, part in parts.items():
+        try:
+            ForkingPickler.dumps(part)
+        except Exception as fault:  # noqa: BLE001 - pickling may raise anything
+            shown = repr(part)
+            shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+            return (
+                f"{name} is {shown}, which cannot be passed to another process: {fault}. "
+                f"Pass the arguments to make it from, and make it inside of `main`."
+            )
     return f"`main` and its arguments cannot be passed to another process: {error}."
