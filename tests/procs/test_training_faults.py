@@ -20,7 +20,7 @@ SLOW = pytest.mark.slow
 
 def trains_through_a_kill(fork_learner: Fork, method: str, victim: int, target: float) -> None:
     given = {"method": method, "victim": victim, "target": target}
-    with fork_learner("training", recover=True, **given) as program:
+    with fork_learner("training", **given) as program:
         pids = program.pids(3)
         program.line("trained")
         os.kill(pids[victim], signal.SIGKILL)
@@ -53,19 +53,6 @@ def test_training_goes_on_to_its_real_target_when_a_node_is_killed(
     fork_learner, method, victim
 ) -> None:
     trains_through_a_kill(fork_learner, method, victim, target=475.0)
-
-
-def test_without_auto_recover_a_kill_ends_the_job_and_leaves_nothing(fork_learner: Fork) -> None:
-    victim = 0
-    given = {"method": "impala", "victim": victim, "target": 1e9}
-    with fork_learner("training", recover=False, **given) as program:
-        pids = program.pids(3)
-        program.line("trained")
-        os.kill(pids[victim], signal.SIGKILL)
-        output = program.refusal()
-        assert "NodeFailed" in output
-        assert f"Node {victim} (process {pids[victim]}) was killed by SIGKILL" in output
-        program.leaves_nothing(*pids.values())
 
 
 # -- the gradient server's books -----------------------------------------------------------
