@@ -59,14 +59,6 @@ def test_nodes_that_torchrun_restarts_connect_again(type_line, folder, how) -> N
     assert [path.name for path in folder.glob("ding_lite-*")] == []
 
 
-@SLOW
-def test_a_rank_that_was_killed_leaves_no_directory_behind(type_line, folder) -> None:
-    line = f"{TORCHRUN} 3 --max-restarts 0 train.py kill"
-    code, printed = type_line(line, program="again", TMPDIR=str(folder)).end()
-    assert code != 0, printed
-    assert [path.name for path in folder.glob("ding_lite-*")] == []
-
-
 @SLOW  # five interpreters import torch
 def test_learners_go_on_from_the_checkpoint_after_one_was_killed(type_line: Type) -> None:
     line = f"{TORCHRUN} 2 --max-restarts 1 train.py"

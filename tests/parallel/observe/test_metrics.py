@@ -79,14 +79,6 @@ def test_a_record_that_is_too_long_leaves_the_labels_of_peers_out(tmp_path: Path
     assert [(peer.node_id, peer.labels) for peer in read.peers] == [(1, ()), (2, ())]
 
 
-def test_a_shorter_record_replaces_a_longer_one(tmp_path: Path) -> None:
-    file = MetricsFile(tmp_path, 1)
-    file.write(RECORD)
-    file.write(replace(RECORD, peers=(), where=""))
-    file.close()
-    assert read_metrics(tmp_path / "metrics-1") == replace(RECORD, peers=(), where="")
-
-
 @pytest.mark.parametrize(
     "damage", ["nothing", "cut", "changed", "other", "missing", "link", "fifo"]
 )
