@@ -163,17 +163,6 @@ def signal_myself(number: int) -> None:
     wait_for_the_end()
 
 
-def die_last() -> int:
-    """End node 1 by force as soon as no other node is left."""
-    if node_id() == 1:
-        siblings = Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children")
-        while len(siblings.read_text().split()) > 1:
-            threading.Event().wait(0.01)
-        threading.Event().wait(0.1)  # the launcher hears of it a little later
-        os.kill(os.getpid(), signal.SIGKILL)
-    return node_id()
-
-
 def run_again() -> None:
     from ding_lite.parallel import Parallel
 

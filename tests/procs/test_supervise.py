@@ -164,9 +164,3 @@ def test_a_failed_node_that_will_not_end_is_killed_and_restarted(
     monkeypatch.setattr(supervise, "EXIT_GRACE_S", 0.2)
     assert run_nodes(mains.fail_and_linger, str(folder), max_retries=1) == [1, 2]
     assert "node 1 has not ended" in caplog.text
-
-
-def test_a_node_that_dies_while_the_job_ends_is_not_restarted(caplog) -> None:
-    caplog.set_level(logging.WARNING)
-    assert run_nodes(mains.die_last, max_retries=3) == [0, None]
-    assert "node 1 was not restarted to the end" in caplog.text
