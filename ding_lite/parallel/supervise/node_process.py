@@ -287,6 +287,20 @@ def _pickled(error: BaseException) -> bytes | None:
     return None
 
 
+def explain_unpicklable(parts: Mapping[str, object], error: Exception) -> str:
+    for name, part in parts.items():
+        try:
+            ForkingPickler.dumps(part)
+        except Exception as fault:  # noqa: BLE001 - pickling may raise anything
+            shown = repr(part)
+            shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+            return (
+                f"{name} is {shown}, which cannot be passed to another process: {fault}. "
+                f"Pass the arguments to make it from, and make it inside of `main`."
+            )
+    return f"`main` and its arguments cannot be passed to another process: {error}."
+
+
 def unpickled(error: bytes) -> BaseException | None:
     """Return an error that a node has pickled; None if its class raises while it is read."""
     try:
