@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
+import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -102,7 +104,7 @@ def of_mpi(environ: Mapping[str, str]) -> Placement | None:
             launcher="mpirun",
             node_id=node_id,
             num_nodes=num_nodes,
-            job=job or _unnamed_job(environ, host),
+            job=job or _unnamed_job(environ, host, has_one_proxy=on_one_machine),
             on_one_machine=on_one_machine or names_this_machine(host),
             host=host,
             how_to_tell=(
@@ -113,10 +115,37 @@ def of_mpi(environ: Mapping[str, str]) -> Placement | None:
     return None
 
 
-def _unnamed_job(environ: Mapping[str, str], host: str) -> str:
+_CREDENTIALS = struct.Struct("3i")
+"""The kernel's record of the other end of a Unix socket: its process, user and group."""
+
+
+def _unnamed_job(environ: Mapping[str, str], host: str, *, has_one_proxy: bool) -> str:
     """Tell jobs apart that have no name, as those of MPICH: by all that their ranks share."""
     batch = [environ[name] for name in _BATCH_IDS if environ.get(name)]
-    return " ".join(filter(None, (*batch, host))) or "without a name"
+    # A batch job may start several programs at once, and without one nothing else differs.
+    proxy = _pid_of_proxy(environ) if has_one_proxy else ""
+    return " ".join(filter(None, (*batch, host, proxy))) or "without a name"
+
+
+def _pid_of_proxy(environ: Mapping[str, str]) -> str:
+    """Return the process of MPICH that has started all ranks of a machine; "" if it is unknown.
+
+    It holds the other end of the socket `PMI_FD` of each of them. The parent process may be a
+    wrapper that each rank has of its own.
+    """
+    fd = number(environ, "PMI_FD")
+    if fd is None:
+        return ""
+    try:
+        pmi = socket.socket(fileno=fd)
+    except OSError:  # a wrapper has closed it
+        return ""
+    try:
+        found = pmi.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    finally:
+        pmi.detach()  # it stays open, for the MPI library
+    pid, _, _ = _CREDENTIALS.unpack(found)
+    return str(pid or "")
 
 
 def _is_from_srun(environ: Mapping[str, str], of_size: str, num_nodes: int) -> bool:

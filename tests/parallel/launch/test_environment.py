@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -205,9 +208,37 @@ BATCH = [
 
 
 def test_jobs_of_mpich_without_a_name_are_told_apart_by_what_their_ranks_share() -> None:
-    ports = [{found({**MPICH, **job, "PMI_RANK": rank}).port for rank in "01234"} for job in BATCH]
+    ports = [
+        {found({**MPICH, **job, "PMI_RANK": rank, "PMI_FD": f"100{rank}"}).port for rank in "01234"}
+        for job in BATCH
+    ]
     assert [len(of_one) for of_one in ports] == [1] * len(BATCH)
     assert len(set.union(*ports)) == len(BATCH)
+
+
+MAKE_PAIR = """
+import socket, sys
+here, there = socket.socketpair()
+socket.send_fds(socket.socket(fileno=int(sys.argv[1])), [b"x"], [there.fileno()])
+"""
+
+
+def test_two_jobs_of_mpich_on_one_machine_differ_by_the_process_that_started_them() -> None:
+    def job(pmi: socket.socket, rank: str) -> str:
+        here = {"PMI_FD": f"{pmi.fileno()}", "MPI_LOCALNRANKS": "5", "PMI_RANK": rank}
+        return found({**MPICH, **here}).job
+
+    (one, proxy), (two, other_proxy) = socket.socketpair(), socket.socketpair()
+    with one, proxy, two, other_proxy:
+        assert job(one, "0") == job(two, "1")
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            child = [sys.executable, "-c", MAKE_PAIR, f"{theirs.fileno()}"]
+            subprocess.run(child, pass_fds=[theirs.fileno()], check=True)
+            _, [fd], _, _ = socket.recv_fds(ours, 1, 1)
+        with socket.socket(fileno=fd) as other:
+            assert job(other, "0") != job(one, "0")
+        one.send(b"it is still open")
 
 
 def test_pods_on_the_network_of_their_machines_derive_the_same_port() -> None:
