@@ -14,7 +14,6 @@ from ding_lite.distributed import PopulationServer
 from ding_lite.distributed.population_server import TakenMembers
 from ding_lite.errors import ConfigError, DeadlineExceeded
 from ding_lite.evolution import Mutation, Population, Search, Tournament, log_uniform
-from ding_lite.parallel.router import calls as rpc
 from ding_lite.parallel.router.group import Group, World
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.rl import DQN, make_envs
@@ -185,25 +184,6 @@ def test_a_restarted_node_gets_its_members_again(job: Job) -> None:
     train(job.learners[1])
     assert job.owner.gather()
     assert job.owner.num_restored == 2
-
-
-def test_a_learner_waits_for_a_server_that_a_new_process_has_not_made_yet(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rpc, "REGISTRATION_S", 0.05)
-    first, second = job.learners
-    first.take()
-    job.cluster.restart(0)
-    for router in job.cluster.routers:
-        router.wait_ready(10.0)
-    states = {place: make_population()[place].state_dict() for place in (0, 2, 4)}
-    assert not first.give(states, COUNTED)
-    with ThreadPoolExecutor() as pool:
-        taking = pool.submit(second.take)
-        with pytest.raises(FutureTimeout):
-            taking.result(1.0)  # longer than a call is held
-        job.make(0)
-        assert taking.result(10.0) is not None
 
 
 def test_members_given_back_twice_or_too_late_are_not_accepted(job: Job) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, TimeoutError as FutureTimeout
 from typing import Any
 
 import pytest
@@ -61,6 +61,23 @@ def test_a_lost_owner_is_an_error_in_time_or_no_answer_where_the_wait_ends() -> 
         with pytest.raises(DeadlineExceeded, match="Node 0, which answers `adder`, has not"):
             agent.call(0, "add", 1, 1, until=never)
         assert agent.call(0, "add", 1, 1, until=lambda: True) is None
+
+
+@pytest.mark.parametrize("awaits_server", [True, False])
+def test_a_server_that_a_new_process_has_not_made_yet_is_waited_for_or_lost(
+    monkeypatch: pytest.MonkeyPatch, awaits_server: bool
+) -> None:
+    monkeypatch.setattr(calls, "REGISTRATION_S", 0.05)
+    with Cluster(2) as cluster, ThreadPoolExecutor(1) as pool:
+        _, agent = servers(cluster)
+        cluster.restart(0).wait_ready(10.0)
+        cluster.routers[1].wait_ready(10.0)
+        answer = pool.submit(agent.call, 0, "add", 1, 1, until=never, awaits_server=awaits_server)
+        if awaits_server:
+            with pytest.raises(FutureTimeout):
+                answer.result(1.0)  # longer than a call is held
+            servers(cluster)
+        assert answer.result(10.0) == (2 if awaits_server else None)
 
 
 def test_a_node_without_a_server_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

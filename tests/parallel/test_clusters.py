@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ding_lite.errors import ConfigError, PeerLost
+from ding_lite.errors import PeerLost
 from ding_lite.parallel.link.session import SILENCE_S, Session
 from ding_lite.parallel.network.topology import Edge, Topology, edges
 from ding_lite.parallel.router.node_router import NodeRouter
@@ -368,13 +368,6 @@ def test_finish_reaches_all_nodes_after_their_links_recover(name: str, last: int
 
 
 # -- regressions found by random faults ------------------------------------------------------
-
-
-def test_redial_of_a_node_that_is_not_dialled_is_refused(clock: ManualClock) -> None:
-    with Cluster(3, "mesh", clock=clock) as cluster:
-        refusal = r"Node 1 dials the nodes \[0\], and not node 2: that one must dial anew"
-        with pytest.raises(ConfigError, match=refusal):
-            cluster.routers[1].links.redial(2, "inproc://2")
 
 
 def test_a_node_without_a_handshake_acknowledges_nothing(clock: ManualClock) -> None:

@@ -8,7 +8,6 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ding_lite.clock import Deadline
 from ding_lite.errors import CodecError, RemoteError
-from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.wire.codec import MAX_META_BYTES, decode, encode
 from ding_lite.records import register
 from tests.parallel.router.test_node_router import Start
@@ -154,6 +152,7 @@ def test_a_ctx_value_that_cannot_be_encoded_is_left_out_with_one_warning(
     assert routers[1].links.dropped.count == 0
     stays = [r for r in caplog.records if "stays on node 0: " in r.getMessage()]
     assert len(stays) == len(values)
+    assert any("`task.share" in record.getMessage() for record in stays)
 
 
 def test_a_name_or_an_argument_that_cannot_be_encoded_raises_at_the_caller(start: Start) -> None:
@@ -165,6 +164,7 @@ def test_a_name_or_an_argument_that_cannot_be_encoded_raises_at_the_caller(start
         lambda value: routers[0].emit("message", named=value),
         lambda value: routers[0].call(1, "take", value),
         lambda value: routers[0].send("items", value, to="node.1"),
+        lambda value: routers[0].publish("topic", value),
     ]
     for name in QUICK:
         for give in gives:
@@ -179,6 +179,7 @@ def test_a_name_or_an_argument_that_cannot_be_encoded_raises_at_the_caller(start
     routers[0].emit("message", 1)
     recorder.wait(lambda: bool(recorder.events))
     assert recorder.events == [(0, "message", (1,))]
+    assert not routers[1].subscribe("topic").newest
     assert routers[1].links.dropped.count == 0
 
 
@@ -280,7 +281,7 @@ def test_a_call_or_item_with_a_failing_constructor_is_an_error_at_its_sender(
     assert "node 1 took no item of `work`: CodecError on node 1" in caplog.text
 
 
-def test_a_ctx_value_with_a_failing_constructor_is_dropped(start: Start, tmp_path: Path) -> None:
+def test_a_ctx_value_with_a_failing_constructor_is_dropped(start: Start) -> None:
     routers = start(2)
     recorder = Recorder(routers[1])
     routers[0].publish_ctx({"exits": Exits(1), "beside": 1})
@@ -291,4 +292,3 @@ def test_a_ctx_value_with_a_failing_constructor_is_dropped(start: Start, tmp_pat
     routers[0].publish_ctx({"large": [Exits(1), np.ones(200_000)]})
     routers[0].publish_ctx({"large": np.zeros(200_000), "step": 2})
     recorder.wait(lambda: recorder.ctx[0].get("step") == 2 and not recorder.ctx[0]["large"].any())
-    assert isinstance(routers[0], NodeRouter)

@@ -20,50 +20,26 @@ CUT_S = 8
 """Seconds of a cut: more than the peer timeout."""
 
 
-class Takers:
-    def __init__(self, *routers: NodeRouter) -> None:
-        self.taken: list[tuple[int, ItemId]] = []
-        self._routers = routers
-        self._is_over = False
-        self._changed = threading.Condition()
-        self._pool = ThreadPoolExecutor(len(routers))
-        self._threads = [self._pool.submit(self._take, router) for router in routers]
-
-    def _take(self, router: NodeRouter) -> None:
-        while item := router.receive("work", timeout=None, until=lambda: self._is_over):
-            with self._changed:
-                self.taken.append((item.value, item.id))
-                self._changed.notify_all()
-
-    def wait(self, count: int) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: len(self.taken) >= count, 20.0), (
-                f"only {len(self.taken)} of {count} items were taken"
-            )
-
-    def end(self) -> None:
-        self._is_over = True
-        for router in self._routers:
-            router.wake()
-        for thread in self._threads:
-            thread.result(10.0)
-        self._pool.shutdown()
-
-
 @contextmanager
-def taking(*routers: NodeRouter) -> Iterator[Takers]:
-    takers = Takers(*routers)
-    try:
-        yield takers
-    finally:
-        takers.end()
+def taking(*routers: NodeRouter) -> Iterator[list[tuple[int, ItemId]]]:
+    """Let nodes take items meanwhile; give the values and ids of those that were taken."""
+    taken: list[tuple[int, ItemId]] = []
+    is_over = threading.Event()
 
+    def take(router: NodeRouter) -> None:
+        while item := router.receive("work", timeout=None, until=is_over.is_set):
+            taken.append((item.value, item.id))
 
-def check(takers: Takers, count: int) -> None:
-    """Check that each item was taken once, and that ids are unique."""
-    taken = Counter(value for value, _ in takers.taken)
-    assert taken == Counter(range(count)), {k: n for k, n in taken.items() if n != 1}
-    assert len({item_id for _, item_id in takers.taken}) == count
+    with ThreadPoolExecutor(len(routers)) as pool:
+        threads = [pool.submit(take, router) for router in routers]
+        try:
+            yield taken
+        finally:
+            is_over.set()
+            for router in routers:
+                router.wake()
+        for thread in threads:
+            thread.result(10.0)
 
 
 @pytest.mark.parametrize(("topology", "seed"), [("mesh", 0), ("tree:2", 1)])
@@ -71,10 +47,14 @@ def test_a_learner_cut_off_for_8_s_takes_no_item_of_another(
     clock: ManualClock, topology: str, seed: int
 ) -> None:
     rng, count = random.Random(seed), 0
-    with Cluster(3, topology, clock=clock) as cluster, taking(*cluster.routers[1:]) as takers:
+    with Cluster(3, topology, clock=clock) as cluster, taking(*cluster.routers[1:]) as taken:
         hub, *learners = cluster.routers
         for router in learners:
             router.register("echo", lambda value: value)
+
+        def wait_for(count: int) -> None:
+            wait_until(lambda: len(taken) >= count, f"of {count} items {len(taken)} were taken")
+
         for _ in range(15):
             wait_until(lambda: hub.peers == (1, 2), "a learner has not come back")
             cut_off, other = rng.sample([1, 2], 2)
@@ -82,11 +62,12 @@ def test_a_learner_cut_off_for_8_s_takes_no_item_of_another(
             for _ in range(4):
                 assert hub.send("work", count, to=["node.1", "node.2"], timeout=10.0)
                 count += 1
-            takers.wait(count)
+            wait_for(count)
             cluster.network.cut(0, cut_off)
             for _ in range(CUT_S):
                 clock.advance(1.0)
                 assert hub.call(other, "echo", count) == count  # or they would miss each other too
             cluster.network.heal()
-            takers.wait(count)
-        check(takers, count)
+            wait_for(count)
+        assert Counter(value for value, _ in taken) == Counter(range(count))
+        assert len({item_id for _, item_id in taken}) == count

@@ -85,19 +85,6 @@ def fail_stubbornly(failing: int) -> None:
     fail_on(failing)
 
 
-class NeverPickled(Exception):
-    """An error with a `__reduce__` that never returns."""
-
-    def __reduce__(self) -> Any:
-        wait_for_the_end()
-
-
-def fail_with_an_error_that_cannot_be_passed_on() -> None:
-    if node_id() == 1:
-        raise NeverPickled("in time")
-    wait_for_the_end()
-
-
 def fail_oddly() -> None:
     raise Unpicklable(1, 2)
 
@@ -174,17 +161,6 @@ def signal_myself(number: int) -> None:
     if node_id() == 1:
         os.kill(os.getpid(), number)
     wait_for_the_end()
-
-
-def die_last() -> int:
-    """End node 1 by force as soon as no other node is left."""
-    if node_id() == 1:
-        siblings = Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children")
-        while len(siblings.read_text().split()) > 1:
-            threading.Event().wait(0.01)
-        threading.Event().wait(0.1)  # the launcher hears of it a little later
-        os.kill(os.getpid(), signal.SIGKILL)
-    return node_id()
 
 
 def run_again() -> None:

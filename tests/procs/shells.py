@@ -51,7 +51,6 @@ class Shells:
         *,
         source: str = "",
         program: str = "",
-        user: str = "me",
         **environ: str,
     ) -> Program:
         """Type a line that starts `train.py`, with a free port in place of 50515.
@@ -61,7 +60,6 @@ class Shells:
             port: Another port than that of all lines.
             source: What is in `train.py`.
             program: One of `tests/programs` instead of it.
-            user: The user to take keys from.
             environ: More variables.
         """
         own = Path(tempfile.mkdtemp(dir=self._folder))
@@ -70,7 +68,7 @@ class Shells:
         else:
             (own / "train.py").write_text(PREAMBLE + source)
         line = line.replace("50515", str(port or self._port))
-        environ["XDG_STATE_HOME"] = str(self._folder / user)
+        environ["XDG_STATE_HOME"] = str(self._folder / "state")
         if self._warm is None:
             return self._stack.enter_context(Shell(own, line, **environ))
         assigned, _, command = line.partition("python ")

@@ -1,22 +1,18 @@
-"""A long run under strikes: `python -m tests.procs.soak --seconds 3600 --strikes 300 --out DIR`.
+"""A long run under strikes, and how what came of it is read.
 
 An IMPALA of a learner and three collectors trains by `Parallel.runner` while its nodes are
 killed, stopped and terminated, and strangers connect to its ports. Beside what they learn from,
 collectors send numbered items and the learner emits numbered events; both are written down when
 they arrive. In the end these ledgers are compared with the promises: no item twice, no event
-twice, out of order or missing while both nodes lived. The directory then holds a report and the
-learning curve, laid over that of a run without strikes.
+twice, out of order or missing while both nodes lived.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import signal
 import socket
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
@@ -88,14 +84,12 @@ class Soak:
                 stranger.sendall(self.rng.randbytes(self.rng.randrange(1, 100_000)))
 
 
-def soak(
-    folder: Path, *, seconds: float, strikes: int, protocol: str = "tcp", seed: int = 0
-) -> dict[str, object]:
+def soak(folder: Path, *, seconds: float, strikes: int) -> dict[str, object]:
     """Run the program for a while under strikes, and say how it went."""
-    job = {"roles": ROLES, "in_flight": ITEMS_IN_FLIGHT, "protocol": protocol}
+    job = {"roles": ROLES, "in_flight": ITEMS_IN_FLIGHT}
     wait = Event()
     with Job(folder, "soak", **job) as program:
-        run = Soak(program, random.Random(seed))
+        run = Soak(program, random.Random(0))
         reader = Thread(target=run.follow, name="reads what the soak says")
         reader.start()
         begun = monotonic()
@@ -161,58 +155,7 @@ def read_curve(folder: Path) -> list[tuple[int, float]]:
     return [(int(a), float(b)) for a, b in (line.split() for line in _lines(folder / "curve"))]
 
 
-def draw(curves: dict[str, list[tuple[int, float]]], path: Path) -> None:
-    """Lay learning curves over each other."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 3.5), layout="constrained")
-    for name, rows in curves.items():
-        axes.plot(*zip(*sorted(rows), strict=True), label=name, linewidth=1, alpha=0.8)
-    axes.set(xscale="log", xlabel="env steps", ylabel="mean return of 10 episodes")
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
-
-
 def _lines(path: Path) -> Iterator[str]:
     """Yield whole lines; a node that is killed may leave a part of one."""
     if path.exists():
         yield from (line for line in path.read_text().split("\n")[:-1] if line)
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.procs.soak", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=3600.0, help="how long it is struck")
-    parser.add_argument("--strikes", type=int, default=300, help="how often")
-    parser.add_argument("--undisturbed", type=float, default=300.0, help="seconds without strikes")
-    parser.add_argument("--protocol", choices=["tcp", "ipc"], default="tcp")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, required=True, help="a directory for all of it")
-    return parser.parse_args()
-
-
-def main() -> None:
-    """Run with strikes and without, and write the report and the curves."""
-    chosen = _parse()
-    curves = {}
-    for name, seconds, strikes in [
-        ("without strikes", chosen.undisturbed, 0),
-        (f"{chosen.strikes} strikes", chosen.seconds, chosen.strikes),
-    ]:
-        folder = chosen.out / name.replace(" ", "-")
-        folder.mkdir(parents=True)
-        report = soak(
-            folder, seconds=seconds, strikes=strikes, protocol=chosen.protocol, seed=chosen.seed
-        )
-        (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-        sys.stdout.write(f"{name}: {json.dumps(report, indent=2)}\n")
-        curves[name] = read_curve(folder)
-    draw(curves, chosen.out / "soak.png")
-
-
-if __name__ == "__main__":
-    main()

@@ -127,12 +127,3 @@ def test_an_environment_that_exits_ends_the_run_with_an_error(
     assert f"of probe/Wanders-v0 {reported}" in output
     assert "EnvError" in output
     assert not (folder / "checkpoint" / "manifest.json").exists()
-
-
-@pytest.mark.slow
-def test_a_process_of_environments_that_ends_with_code_0_ends_the_run_with_an_error(
-    fork_learner,
-) -> None:
-    with fork_learner(**program("dies", "async")) as running:
-        output = running.refusal()
-    assert "of probe/Wanders-v0 has ended with exit code 0" in output

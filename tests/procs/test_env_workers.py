@@ -67,14 +67,6 @@ def test_a_state_saved_in_one_mode_continues_in_the_other():
         np.testing.assert_equal(play(there, 40), play(here, 40))
 
 
-def test_a_wrapper_defined_in_a_function_can_be_sent():
-    def doubled(env):
-        return gymnasium.wrappers.TransformReward(env, lambda reward: 2.0 * float(reward))
-
-    with make_envs("probe/Counter-v0", 2, mode="async", wrappers=[doubled]) as envs:
-        assert envs.step(np.zeros(2, dtype=np.int64)).reward.tolist() == [2.0, 2.0]
-
-
 def test_a_program_that_an_environment_starts_can_be_terminated():
     def with_simulator(env):
         with subprocess.Popen(["sleep", "1000"]) as simulator:

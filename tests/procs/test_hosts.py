@@ -15,8 +15,7 @@ from ding_lite.parallel.network.security import make_key
 from tests.cli.calls import ROOT
 from tests.procs.conftest import Fork
 from tests.procs.network import Machine, Network, why_not
-from tests.procs.programs import Forked
-from tests.procs.test_rendezvous import hears
+from tests.procs.programs import Forked, Program
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2", "10.77.0.3")
 Start = Callable[[Fork, str], list[Forked]]
@@ -57,6 +56,11 @@ def place(number: int, folder: Path) -> dict[str, str]:
     where = {"ATTACH_TO": f"tcp://{ADDRESSES[0]}:50515"} if number else HUB
     named = {"NUM_NODES": "3", "NODE_ID": str(number), "KEY_FILE": str(folder / "job.key"), **where}
     return {f"DING_LITE_{name}": text for name, text in named.items()}
+
+
+def hears(shell: Program, *nodes: int) -> None:
+    """Wait until a node has heard of others."""
+    assert {int(shell.line("received")[1]) for _ in nodes} == {*nodes}
 
 
 def test_a_star_outlives_loss_delay_a_cut_of_ten_seconds_and_a_move(

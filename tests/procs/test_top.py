@@ -123,26 +123,19 @@ def test_a_terminal_shows_a_table_that_renews_itself_until_the_job_ends(
         program.end()
 
 
-def test_a_key_leaves_the_table_and_the_terminal_as_it_was(fork: Fork, folder: Path) -> None:
+def test_a_key_or_a_signal_ends_it_and_leaves_the_terminal_as_it_was(
+    fork: Fork, folder: Path
+) -> None:
     with fork("seen_job"):
         name = seen(folder, both_there).name
-        for key in ("q", CTRL_C):
+        for end, code in (("q", 0), (CTRL_C, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)):
             with Terminal(folder, "", "-m", "ding_lite", "top", name) as terminal:
                 before = terminal.modes()
                 terminal.wait_for(f"job {name}", times=2)
-                terminal.type(key)
-                assert terminal.end()[0] == 0
-                assert terminal.modes() == before
-
-
-def test_a_signal_that_ends_it_leaves_the_terminal_as_it_was(fork: Fork, folder: Path) -> None:
-    with fork("seen_job"):
-        name = seen(folder, both_there).name
-        for signum, code in ((signal.SIGTERM, 143), (signal.SIGHUP, 129)):
-            with Terminal(folder, "", "-m", "ding_lite", "top", name) as terminal:
-                before = terminal.modes()
-                terminal.wait_for(f"job {name}", times=2)
-                terminal.process.send_signal(signum)
+                if isinstance(end, str):
+                    terminal.type(end)
+                else:
+                    terminal.process.send_signal(end)
                 assert terminal.end()[0] == code
                 assert terminal.modes() == before
                 assert terminal.seen.rindex("\x1b[?25h") > terminal.seen.rindex("\x1b[?25l")

@@ -74,7 +74,7 @@ def main():
             task.use(mw.checkpoint(parts, "checkpoint", every=200)).use(end)
             if pathlib.Path("checkpoint", MANIFEST).exists():
                 mw.resume(parts, "checkpoint")
-        port = (router.address or "").rpartition(":")[2] if given.protocol == "tcp" else ""
+        port = (router.address or "").rpartition(":")[2]
         say("at", world.node_id, os.getpid(), multiprocessing.parent_process().pid, port or 0)
         task.run()
     return task.ctx.total_step
@@ -86,7 +86,7 @@ if __name__ == "__main__":
             len(ROLES),
             "star",
             roles=ROLES,
-            protocol=given.protocol,
+            protocol="tcp",
             auto_recover=True,
             max_retries=1000,
         )(main)

@@ -97,5 +97,5 @@ METHODS = {
 
 if __name__ == "__main__":
     main, roles, topology = METHODS[given.method]
-    Parallel.runner(3, topology, roles=roles, auto_recover=given.recover)(main)
+    Parallel.runner(3, topology, roles=roles, auto_recover=True)(main)
     print("ended")

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import spawn
@@ -35,6 +35,7 @@ from ding_lite.parallel.supervise.node_process import (
     Exited,
     Failed,
     Returned,
+    explain_unpicklable,
     unpickled,
 )
 
@@ -286,20 +287,3 @@ def exited(code: int, pid: int | None) -> Exited:
     elif -code == signal.SIGABRT and max_files() < _FEW_FILES:
         more = f". ZeroMQ does that if it can open no file. {named_limit()}"
     return Exited(f"(process {pid}) was killed by {name}", more, -code)
-
-
-def explain_unpicklable(parts: Mapping[str, object], error: Exception) -> str:
-    with open(os.devnull, "wb") as devnull:
-        scratch: Connection[Any, Any] = Connection(os.dup(devnull.fileno()), readable=False)
-    with scratch:
-        for name, part in parts.items():
-            try:
-                scratch.send(part)
-            except Exception as fault:  # noqa: BLE001 - pickling may raise anything
-                shown = repr(part)
-                shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-                return (
-                    f"{name} is {shown}, which cannot be passed to another process: {fault}. "
-                    f"Pass the arguments to make it from, and make it inside of `main`."
-                )
-    return f"`main` and its arguments cannot be passed to another process: {error}."

@@ -130,10 +130,6 @@ def execute(router: NodeRouter, command: Command) -> None:
             router.finish()
 
 
-PICKLING_S = 1.0
-"""Seconds that a node has to pickle the error that has ended it; it is reported without then."""
-
-
 class NodeProcess(ForkProcess):
     """The process of one incarnation of a node.
 
@@ -285,17 +281,24 @@ class NodeProcess(ForkProcess):
 
 
 def _pickled(error: BaseException) -> bytes | None:
-    """Pickle an error; None if that raises or takes long, as its `__reduce__` may do anything."""
-    found: list[bytes] = []
+    """Pickle an error; None if that raises, as its `__reduce__` may do anything."""
+    with suppress(Exception):
+        return bytes(ForkingPickler.dumps(error))
+    return None
 
-    def pickle() -> None:
-        with suppress(Exception):
-            found.append(bytes(ForkingPickler.dumps(error)))
 
-    thread = threading.Thread(target=pickle, name="ding_lite-error", daemon=True)
-    thread.start()
-    thread.join(PICKLING_S)
-    return found[0] if found else None
+def explain_unpicklable(parts: Mapping[str, object], error: Exception) -> str:
+    for name, part in parts.items():
+        try:
+            ForkingPickler.dumps(part)
+        except Exception as fault:  # noqa: BLE001 - pickling may raise anything
+            shown = repr(part)
+            shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+            return (
+                f"{name} is {shown}, which cannot be passed to another process: {fault}. "
+                f"Pass the arguments to make it from, and make it inside of `main`."
+            )
+    return f"`main` and its arguments cannot be passed to another process: {error}."
 
 
 def unpickled(error: bytes) -> BaseException | None:

@@ -12,7 +12,7 @@ import torch
 from ding_lite import middleware as mw
 from ding_lite.distributed import Processes
 from ding_lite.distributed.accelerate.processes import _pack, _unpack, digest_of, mean_of_states
-from ding_lite.errors import CodecError, ConfigError
+from ding_lite.errors import ConfigError
 from ding_lite.parallel.wire.codec import encode
 
 
@@ -55,22 +55,6 @@ def test_a_broadcast_is_received_unchanged() -> None:
     tree = {"w": torch.randn(5_000), "n": [1, "two", None], "rng": np.arange(6, dtype=np.uint64)}
     again = _unpack(_pack(encode(tree)))
     assert digest_of(again) == digest_of(tree)
-
-
-def test_a_damaged_broadcast_is_refused() -> None:
-    whole, rng = _pack(encode({"w": torch.randn(5_000), "n": [1, "two"]})), np.random.default_rng(0)
-    for length in rng.integers(0, len(whole), size=100).tolist():
-        with pytest.raises(CodecError):
-            _unpack(whole[:length].clone())
-    refused = 0
-    for place, byte in zip(rng.integers(0, 80, 200), rng.integers(0, 256, 200), strict=True):
-        changed = whole.clone()
-        changed[int(place)] = int(byte)
-        try:
-            _unpack(changed)  # a changed byte may be another value
-        except CodecError:
-            refused += 1
-    assert refused > 50
 
 
 def test_different_trees_have_different_digests() -> None:

@@ -93,18 +93,6 @@ def test_a_node_that_was_replaced_is_refused_also_when_its_successor_has_gone() 
         assert hub.peers == ()
 
 
-def test_a_node_of_which_there_is_one_already_is_refused_and_changes_nothing() -> None:
-    with star() as (stack, hub, _, leaf):
-        task = Running(leaf)
-        double = NodeRouter(leaf_spec(1, hub.address, 2, incarnation=SECOND))
-        stack.callback(double.close)
-        with pytest.raises(AuthenticationError, match="there is a node 1 already"):
-            double.wait_ready(10.0)
-        assert task.is_running
-        hub.emit(FINISH)
-        assert task.end() is None
-
-
 def test_a_node_of_another_job_learns_that_before_that_its_number_is_taken() -> None:
     with star(job="a") as (stack, hub, _, _leaf):
         stranger = NodeRouter(leaf_spec(1, hub.address, 2, incarnation=SECOND, job="b"))

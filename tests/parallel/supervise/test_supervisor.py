@@ -77,6 +77,11 @@ class ScriptedEngine:
         self.done.append(("close",))
 
 
+@pytest.fixture(autouse=True)
+def _restarts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervise, "back_off", lambda _: 0.0)
+
+
 def run(engine: ScriptedEngine, *, max_retries: int = 0) -> list[Any]:
     """Run a star of three nodes."""
     plan = JobPlan(num_nodes=3, topology="star", startup_timeout=None)
@@ -96,10 +101,7 @@ def test_a_job_is_over_when_all_nodes_have_returned_and_exited() -> None:
     assert ("send", 0, Ended(2, 1)) in engine.done
 
 
-def test_a_node_is_restarted_as_often_as_allowed_and_its_peers_hear_of_each_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(supervise, "back_off", lambda _: 0.0)
+def test_a_node_is_restarted_as_often_as_allowed_and_its_peers_hear_of_each_end() -> None:
     engine = ScriptedEngine(RUN, [(1, KILLED)], [(1, UP)], [(1, KILLED)], [(0, GONE), (2, GONE)])
     with pytest.raises(
         NodeFailed, match=r"Node 1 was killed while running.*Restarts of this node before: 1"
@@ -124,20 +126,14 @@ def test_a_node_that_cannot_import_the_program_is_not_restarted() -> None:
         run(engine, max_retries=3)
 
 
-def test_the_peers_of_a_node_that_was_given_up_are_told_to_finish(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(supervise, "back_off", lambda _: 0.0)
+def test_the_peers_of_a_node_that_was_given_up_are_told_to_finish() -> None:
     engine = ScriptedEngine(RUN, [(0, KILLED)], ends(1), [(0, KILLED)], ends(2))
     assert run(engine, max_retries=3) == [None, 1, 2]
     assert ("kill", 0) in engine.done
     assert ("send", 2, Finish()) in engine.done
 
 
-def test_the_result_of_a_restarted_node_counts_though_that_of_another_is_read_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(supervise, "back_off", lambda _: 0.0)
+def test_the_result_of_a_restarted_node_counts_though_that_of_another_is_read_first() -> None:
     engine = ScriptedEngine(RUN, [(1, KILLED)], [*ends(0), (1, UP), *ends(1, 2)])
     assert run(engine, max_retries=1) == [0, 1, 2]
 

@@ -329,21 +329,6 @@ def test_an_item_reaches_a_receiver_on_any_branch() -> None:
         assert sorted(found) == [(0, number) for number in range(4)]
 
 
-def test_items_continue_after_restarts_of_hubs_on_their_route(clock: ManualClock) -> None:
-    with tree(clock=clock) as (cluster, _), ThreadPoolExecutor(8) as pool:
-        senders = [cluster.routers[node] for node in (3, 4, 5, 6)]
-        sending = [pool.submit(send_all, router, 40, in_flight=3) for router in senders]
-        taken = take_all(cluster.routers[0], 20)
-        for node in (1, 2, 1, 2):
-            cluster.restart(node)
-            taken += take_all(cluster.routers[0], 30)
-        taken += take_all(cluster.routers[0], 20)
-        for each in sending:
-            each.result(10.0)
-        assert not cluster.routers[0]._streams.num_waiting
-    assert sorted(taken) == [(node, number) for node in (3, 4, 5, 6) for number in range(40)]
-
-
 def test_items_of_a_killed_receiver_go_to_its_next_incarnation(clock: ManualClock) -> None:
     with tree(clock=clock) as (cluster, _):
         send_all(cluster.routers[5], 2)

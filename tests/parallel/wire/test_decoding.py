@@ -18,6 +18,7 @@ from msgspec.msgpack import Ext
 from ding_lite.errors import CodecError
 from ding_lite.parallel.wire.codec import MAX_META_BYTES, decode, encode
 from ding_lite.records import RecordError, register
+from tests.parallel.wire.test_codec import nested
 
 
 @register(name="test_reading.Step")
@@ -29,13 +30,6 @@ class Step:
 
 def meta(tree: Any, packed_bytes: Any = 0) -> bytes:
     return msgspec.msgpack.encode([packed_bytes, tree])
-
-
-def nested(depth: int) -> list[Any]:
-    tree: list[Any] = []
-    for _ in range(depth - 1):
-        tree = [tree]
-    return tree
 
 
 TUPLE, SET, BYTES, SCALAR, ARRAY, TENSOR, CONTEXT, RECORD = (Ext(k, b"") for k in range(8))
@@ -53,8 +47,8 @@ PART = "A value has"
         ([Ext(8, b"")], [], "type 8 of b'' is no tag; they go from 0 to 7"),
         ([Ext(-2, b"")], [], "type -2 of b'' is no tag"),
         ([Ext(0, b"x")], [], "type 0 of b'x' is no tag"),
-        (nested(19), [], "more than 18 containers"),
-        ([TUPLE, nested(18)], [], "more than 18 containers"),
+        (nested(18), [], "more than 18 containers"),
+        ([TUPLE, nested(17)], [], "more than 18 containers"),
         ({(): 1}, [], "A dict has the key (); expected is a scalar"),
         ([{"a": {(1, 2): 1}}], [], "A dict has the key (1, 2)"),
         ([SET, 1, 1], [], "A set has an item twice"),

@@ -103,15 +103,6 @@ def test_messages_beyond_a_limit_are_refused(limit: str, monkeypatch: pytest.Mon
         Envelope.from_frames(GOOD)
 
 
-def test_a_meta_of_one_byte_more_than_a_mebibyte_is_refused() -> None:
-    largest = Envelope(kind=Kind.EVENT, src=0, dst=1, meta=bytes(2**20))
-    assert Envelope.from_frames(largest.frames()) == largest
-    with pytest.raises(CodecError, match="1048577 bytes of meta"):
-        Envelope.from_frames(
-            Envelope(kind=Kind.EVENT, src=0, dst=1, meta=bytes(2**20 + 1)).frames()
-        )
-
-
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=50))
 def test_a_batch_arrives_as_it_was_sent(metas: list[bytes]) -> None:
     assert unpack_batch(pack_batch(metas)) == metas

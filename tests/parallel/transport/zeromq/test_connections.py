@@ -213,9 +213,9 @@ def test_connections_without_a_whole_message_share_a_small_limit(listener, stack
 def test_a_peer_with_too_many_connections_loses_the_oldest(listener, stack) -> None:
     for number in range(12):
         listener.peer(stack, b"%d" % number).send(b"hello")
+    listener.wait_for(lambda: len(listener.opened) == 12)
     for _ in range(12):
         listener.read()
-    listener.wait_for(lambda: len(listener.opened) == 12)
     oldest = listener.opened[:4]
     assert listener.check() == [
         "There were 12 connections of node 7; the limit is 8. The others were cut."
