@@ -294,7 +294,6 @@ def followed_after_what_shares_its_layers(self):
         ({"build": naming("act", nn.GELU())}, r"sets `self\.act` to a GELU, and the base classes"),
         ({"build": naming("weights", torch.ones(2))}, r"sets `self\.weights` to a Tensor"),
         ({"build": naming("_norm", nn.LayerNorm(4))}, r"sets `self\._norm` to a LayerNorm"),
-        ({"build": naming("norm", nn.LayerNorm(4))}, r"sets property 'norm' of its class"),
         ({"build": followed_from_elsewhere}, "no network of the policy"),
     ],
 )
