@@ -160,22 +160,14 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         self._prepare()
         self._actor, border = networks.actor, networks.border
         weights_P, grads_P = self._weights.flat, self._grads.flat
+        make = partial(make_optimizer, optimizer, captured=self._graph is not None)
         of_critics = partial(networks.parameters, "critics.")
-        self._critic_optimizer = make_optimizer(
-            optimizer,
-            weights_P[:border],
-            grads_P[:border],
-            of_critics,
-            lr=config.critic_lr,
-            captured=self._graph is not None,
+        self._critic_optimizer = make(
+            weights_P[:border], grads_P[:border], of_critics, lr=config.critic_lr
         )
-        self._actor_optimizer = make_optimizer(
-            optimizer,
-            weights_P[border:],
-            grads_P[border:],
-            self._parameters_of_actor,
-            lr=config.actor_lr,
-            captured=self._graph is not None,
+        of_actor = self._parameters_of_actor
+        self._actor_optimizer = make(
+            weights_P[border:], grads_P[border:], of_actor, lr=config.actor_lr
         )
 
     def _prepare(self) -> None:
