@@ -80,7 +80,7 @@ class Attributes:
     def load(self, changed: Mapping[str, Any]) -> None:
         """Set the attributes that `changed` returned, and reset the others to `build`'s values."""
         for name, found in self._stateful().items():
-            if name in changed:  # earlier versions did not save them
+            if name in changed:
                 _set_state(found, changed[name])
         for name, built in self._built.items():
             now = getattr(self._policy, name, None)

@@ -391,17 +391,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         for follower in self._followers:
             follower.copy()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned.
-
-        On another kind of device the streams of random numbers start anew.
-
-        Raises:
-            CheckpointError: If it is not the state of such a policy.
-            ShapeError: If it is of networks of another size.
-        """
-        super().load_state_dict({"attributes": {}, **state})  # earlier versions did not save them
-
     def _network_state(self) -> dict[str, Any]:
         return {
             "weights": self.weights(),

@@ -299,6 +299,8 @@ class OpenPolicy(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned.
 
+        On another kind of device PyTorch's streams of random numbers start anew.
+
         Raises:
             CheckpointError: If it is not the state of such a policy.
             ShapeError: If it is of networks of another size.
