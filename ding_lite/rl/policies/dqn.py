@@ -159,16 +159,14 @@ class DQN(OpenPolicy):
     def _make_network(self) -> QNetwork:
         config, spec = self.config, self.spec
         with without_numbers():
-            shape, convs, encoder = inputs_of(spec, config.images)
+            inputs = inputs_of(spec, config.images)
         return make_q_network(
-            shape,
-            convs,
+            inputs,
             config.hidden,
             num_actions=self._num_actions,
             dueling=config.dueling,
             activation=config.activation,
-            encoder=encoder,
-            unpack=None if encoder is None else spec.unpack,
+            unpack=None if inputs.encoder is None else spec.unpack,
             device=self.device,
         )
 

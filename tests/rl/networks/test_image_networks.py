@@ -11,17 +11,17 @@ from torch.nn import functional as F
 
 from ding_lite.rl import make_envs
 from ding_lite.rl.networks.conv import CONVS, Conv
-from ding_lite.rl.networks.modules import ImageActor, ImageCritics
+from ding_lite.rl.networks.modules import ImageActor, ImageCritics, Inputs
 from ding_lite.testing.probes import BEST_NUMBER, AsImage
 from tests.rl.policies.test_box_policy import EVERY_KIND, PICTURES, make
 from tests.rl.rollouts import learn_from_random_actions
 
-SHAPE = PICTURES.obs_shape
+INPUTS = Inputs(PICTURES.obs_shape, CONVS["small"])
 
 
 def screens(seed: int, count: int = 16) -> torch.Tensor:
     rng = np.random.default_rng(seed)
-    return torch.from_numpy(rng.integers(0, 256, (count, *SHAPE), dtype=np.uint8))
+    return torch.from_numpy(rng.integers(0, 256, (count, *INPUTS.shape), dtype=np.uint8))
 
 
 def plain_features(module: Any, obs: torch.Tensor) -> torch.Tensor:
@@ -37,8 +37,7 @@ def plain_features(module: Any, obs: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("squashes", [False, True])
 def test_an_actor_computes_what_plain_layers_do(squashes: bool) -> None:
-    convs = CONVS["small"]
-    actor = ImageActor(SHAPE, convs, (8, 6), 4, activation="relu", squashes=squashes)
+    actor = ImageActor(INPUTS, (8, 6), 4, activation="relu", squashes=squashes)
     expected = plain_features(actor, screens(0)) @ actor.head.weight.T + actor.head.bias
     expected = expected.tanh() if squashes else expected
     torch.testing.assert_close(actor(screens(0)), expected)
@@ -48,9 +47,7 @@ def test_an_actor_computes_what_plain_layers_do(squashes: bool) -> None:
 def test_critics_share_what_they_see_and_differ_behind_the_action(
     hidden: tuple[int, ...], behind: tuple[int, ...]
 ) -> None:
-    critics = ImageCritics(
-        SHAPE, CONVS["small"], hidden, num_actions=3, num_critics=2, activation="relu"
-    )
+    critics = ImageCritics(INPUTS, hidden, num_actions=3, num_critics=2, activation="relu")
     action = torch.rand(16, 3)
     features = plain_features(critics.encoder, screens(0))
     expected = []
