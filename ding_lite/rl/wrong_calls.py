@@ -1,4 +1,4 @@
-"""Errors for calls of a policy that are written as in other packages."""
+"""Errors for calls of a policy or a buffer that are written as in other packages."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ class Elsewhere:
 def explained(method: Callable[_P, _R]) -> Callable[_P, _R]:
     """Let a method raise ConfigError, with what to write, if its arguments cannot be right.
 
-    `method` is `__init__`, `act`, `predict` or `learn` of a policy, which has `_settings_type`.
+    `method` is `__init__`, `act`, `predict` or `learn` of a policy, which has `_settings_type`, or
+    `__init__` of a buffer.
     """
 
     @functools.wraps(method)
@@ -83,6 +84,8 @@ def _fault_of(
     except TypeError as error:
         if name != "__init__":
             return f"`{policy}.{name}`: {error}. {listed} {_ADVICE[name]}."
+        if not hasattr(args[0], "_settings_type"):
+            return f"`{policy}`: {error}. {listed} Write `{_example(policy, signature)}`."
         config = type(args[0])._settings_type()
         known_settings = [field.name for field in fields(config)]
         own = [each for each in named if each in known_settings]
@@ -104,6 +107,16 @@ def _fault_of(
     if name == "learn" and not is_dataclass(batch) and not isinstance(batch, list | tuple):
         return f"`{policy}.learn` got {kind_of(batch)}. {_ADVICE[name]}."
     return None
+
+
+def _example(name: str, signature: inspect.Signature) -> str:
+    """Return a call of a buffer with the spec and what must be given by name."""
+    needed = [
+        f"{each.name}=..."
+        for each in signature.parameters.values()
+        if each.kind is each.KEYWORD_ONLY and each.default is each.empty
+    ]
+    return f"{name}({', '.join(['envs.spec', *needed])})"
 
 
 def takes(fn: Callable[..., object], *args: object, **named: object) -> bool:

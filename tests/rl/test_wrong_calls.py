@@ -16,7 +16,11 @@ from ding_lite.rl import (
     SAC,
     DQNConfig,
     EnvSpec,
+    EpisodeBuffer,
     PPOConfig,
+    PrioritizedReplay,
+    ReplayBuffer,
+    RolloutBuffer,
     SACConfig,
     TorchPolicy,
     TorchPolicyConfig,
@@ -86,6 +90,30 @@ def test_loading_by_the_class_names_the_way_here(make: Any, spec: EnvSpec) -> No
     with pytest.raises(AttributeError, match=rf"{make.__name__} has no `load`.*load_state_dict"):
         make.load("policy.pt")
     assert not hasattr(make(spec), "load")
+
+
+BUFFERS: list[tuple[Any, str]] = [
+    (ReplayBuffer, "capacity=..."),
+    (PrioritizedReplay, "capacity=..."),
+    (EpisodeBuffer, "capacity=..., num_envs=..."),
+    (RolloutBuffer, "num_envs=..., num_steps=..."),
+]
+
+
+@pytest.mark.parametrize(("make", "needed"), BUFFERS)
+def test_wrong_arguments_of_a_buffer_are_answered_with_what_to_write(
+    make: Any, needed: str
+) -> None:
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: make(CHOICE, 100), "too many positional arguments"),
+        (lambda: make(CHOICE), "missing a required .*argument"),
+        (lambda: make(100), "missing a required .*argument"),
+        (lambda: make(buffer_size=100), "missing a required .*argument"),
+    ]
+    for call, message in calls:
+        with pytest.raises(ConfigError, match=message) as caught:
+            call()
+        assert f"Write `{make.__name__}(envs.spec, {needed})`." in str(caught.value)
 
 
 @pytest.mark.parametrize("config", [DQNConfig, PPOConfig, SACConfig])

@@ -29,6 +29,7 @@ from ding_lite.rl.replay.storage import (
 )
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec, check_spec
+from ding_lite.rl.wrong_calls import explained
 from ding_lite.settings.rules import check_all, whole
 
 logger = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ class EpisodeBuffer:
         torch.Size([16, 6, 4])
     """
 
+    @explained
     def __init__(
         self,
         spec: EnvSpec,

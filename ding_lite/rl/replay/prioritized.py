@@ -22,6 +22,7 @@ from ding_lite.rl.replay.storage import OwnFields
 from ding_lite.rl.replay.sum_tree import SumTree
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.wrong_calls import explained
 from ding_lite.settings.rules import check_all, inside, positive
 
 logger = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ class PrioritizedReplay(ReplayBuffer):
         (0.6, 3718672)
     """
 
+    @explained
     def __init__(  # noqa: PLR0913 - all but one by name, and few are given at a time
         self,
         spec: EnvSpec | None = None,

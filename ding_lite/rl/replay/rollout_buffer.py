@@ -23,6 +23,7 @@ from ding_lite.rl.replay.storage import (
 )
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec, check_spec
+from ding_lite.rl.wrong_calls import explained
 from ding_lite.settings.rules import check_all, inside, whole
 
 ValueOf: TypeAlias = Callable[[NumpyArray], Array]
@@ -59,6 +60,7 @@ class RolloutBuffer:
         [12, 12, 8]
     """
 
+    @explained
     def __init__(
         self,
         spec: EnvSpec,
