@@ -111,8 +111,8 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
                 function of the spec that makes one. Its outputs depend on the policy.
             critic: Your own critic, likewise. It maps observations, and actions from -1 to 1,
                 [B, A], to values, [B] or [B, 1]. If there are two critics, a function is called
-                twice, and a module is copied with the layers of the copy initialised anew; or one
-                module returns both values, [B, 2].
+                twice, and a module is copied with the layers of the copy initialised anew. Or one
+                module returns both values, [B, 2], or an `nn.ModuleList` has a module for each.
             optimizer: An optimiser instead of Adam, such as `torch.optim.RMSprop`: a function of
                 the parameters, called for the critics and for the actor. If it has an argument
                 `lr`, it gets the config's.

@@ -20,7 +20,7 @@ import torch
 from gymnasium.vector.utils import batch_space
 from torch import Tensor, nn
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, kind_of
 from ding_lite.rl.batch import FloatArray, NumpyArray
 from ding_lite.rl.packing import Tree, leaf_spaces
 from ding_lite.rl.recorded.checks import (
@@ -145,11 +145,19 @@ def made_critics(
 
     A function of the spec is called for each critic. A module that returns the values of all
     critics is used for all of them. A module that returns a single value is copied, and the layers
-    of the copies are initialised anew, because equal critics would stay equal.
+    of the copies are initialised anew, because equal critics would stay equal. An `nn.ModuleList`
+    holds one module for each critic.
     """
+    if isinstance(make, list | tuple):
+        raise ConfigError(
+            f"`critic` is {kind_of(make)}; one nn.Module was expected. Several are an "
+            f"`nn.ModuleList`."
+        )
     seeds = spawn_seeds(seed, "critic", count=num_critics)
     modules = [made_module(make, spec, seed=seeds[0], name="critic").to(device)]
-    if _num_values(modules[0], spec, num_critics, device=device) == 1:
+    if isinstance(modules[0], nn.ModuleList) and type(modules[0]).forward is nn.Module.forward:
+        modules = _checked_list(modules[0], spec, num_critics, device=device)
+    elif _num_values(modules[0], spec, num_critics, device=device) == 1:
         for other in seeds[1:]:
             module = (
                 modules[0]
@@ -204,6 +212,21 @@ def _num_values(module: nn.Module, spec: EnvSpec, num_critics: int, *, device: t
     raise wrong_outputs(module, outputs, expectation, spec=spec, name="critic")
 
 
+def _checked_list(
+    critics: nn.ModuleList, spec: EnvSpec, num_critics: int, *, device: torch.device
+) -> list[nn.Module]:
+    if len(critics) != num_critics:
+        raise ConfigError(
+            f"`critic` is a ModuleList of length {len(critics)}; a length of {num_critics} was "
+            f"expected, a module for each critic."
+        )
+    for critic in critics:
+        _num_values(critic, spec, 1, device=device)
+    for critic in critics[1:]:
+        _check_different(critics[0], critic)
+    return [*critics]
+
+
 def _columns(found: Any) -> Iterator[Tensor]:  # noqa: ANN401 - a tensor, or several
     for values in listed(found):
         if values.dim() == 1:
@@ -227,7 +250,8 @@ def _initialised(module: nn.Module, *, seed: int) -> nn.Module:
             raise ConfigError(
                 f"The parameter {name!r} of `critic` ({type(module).__name__}) cannot be drawn "
                 f"anew for the second critic, as its layer has no `reset_parameters` that changes "
-                f"it. Give a function of the spec that makes a new module at each call."
+                f"it. Give a function of the spec that makes a new module at each call, or an "
+                f"`nn.ModuleList` of both critics."
             )
     return copy
 

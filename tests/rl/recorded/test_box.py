@@ -87,6 +87,16 @@ def test_values_of_each_form_are_those_of_two_critics(form):
     torch.testing.assert_close(critics(obs, action, 1), expected[:1])
 
 
+@pytest.mark.parametrize("make", [lambda given: given, lambda given: lambda spec: given])
+def test_critics_of_a_list_may_be_of_several_kinds(make):
+    given = nn.ModuleList([Values(), Weighted()])
+    critics = critics_of(make(given))
+    assert [*critics] == [*given]
+    obs, action = torch.randn(7, 3), torch.randn(7, 2)
+    expected = torch.stack([critic(obs, action).reshape(7) for critic in given])
+    torch.testing.assert_close(critics(obs, action), expected)
+
+
 def test_critics_of_a_function_differ_and_follow_the_seed():
     one, again = critics_of(lambda spec: Values()), critics_of(lambda spec: Values())
     for mine, theirs in zip(one, again, strict=True):
@@ -131,10 +141,12 @@ class Weighted(nn.Module):
         (nn.Linear(3, 1), ConfigError, r"float32 \(2, 3\), float32 \(2, 2\): TypeError"),
         (normed(), ConfigError, r"'layer.parametrizations.weight.original.' .* drawn anew"),
         (Weighted(), ConfigError, r"equal weights, .* function of the spec"),
-        (nn.ModuleList(2 * [Values()]), ConfigError, "missing the required .forward. function"),
+        (nn.ModuleList([Values()]), ConfigError, "a ModuleList of length 1; a length of 2"),
+        (nn.ModuleList(2 * [Values()]), ConfigError, "equal weights"),
+        (nn.ModuleList([Values(), Values(2)]), ShapeError, r"float32 \(2, 2\)"),
         (lambda spec: Values().half(), ConfigError, "`critic` has the type torch.float16"),
         (3, ConfigError, "`critic` is an int; an nn.Module"),
-        ((Values(), Values()), ConfigError, "`critic` is a tuple; an nn.Module was expected"),
+        ((Values(), Values()), ConfigError, "`critic` is a tuple; .* are an `nn.ModuleList`"),
     ],
 )
 def test_critics_that_do_not_fit_are_refused(make, error, message):
