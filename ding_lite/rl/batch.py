@@ -7,7 +7,7 @@ A actions, I inputs and O outputs of a layer, P parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -53,7 +53,7 @@ class Step:
 
     def __post_init__(self) -> None:
         if not _has_flags(self):
-            raise _wrong_flags(self)
+            raise _misfit(self)
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -84,10 +84,8 @@ class Transitions:
     gamma**num_steps."""
 
     def __post_init__(self) -> None:
-        if not _has_flags(self):
-            raise _wrong_flags(self)
-        if not _has_rows(self):
-            raise _wrong_rows(self)
+        if not (_has_flags(self) and _has_rows(self)):
+            raise _misfit(self)
 
     def __len__(self) -> int:
         return int(self.reward.shape[0])  # `len` of a tensor takes longer
@@ -251,23 +249,6 @@ def _has_flags(made: Step | Transitions) -> bool:
         return False
 
 
-def _wrong_flags(made: Step | Transitions) -> ShapeError:
-    """Return the error for other flags, of which `~1`, for one, would be -2 without an error."""
-    kind = type(made).__name__
-    for name in ("terminated", "truncated"):
-        flags = getattr(made, name)
-        if getattr(flags, "dtype", None) not in BOOLS:
-            return ShapeError(
-                f"`{name}` of {kind} is {getattr(flags, 'dtype', None) or kind_of(flags)}; an "
-                f"array or a tensor of bools was expected. Write `{name} != 0` for numbers of 0 "
-                f"and 1."
-            )
-    return ShapeError(
-        f"The parts of this {kind} are: {_shapes(made, 'reward', 'terminated', 'truncated')}; "
-        f"arrays or tensors with a flag and a reward for each transition were expected."
-    )
-
-
 def _has_rows(made: Transitions) -> bool:
     """Return whether each part that has a shape has a row for each reward."""
     shape = made.reward.shape
@@ -282,19 +263,25 @@ def _has_rows(made: Transitions) -> bool:
         return True
 
 
-def _wrong_rows(made: Transitions) -> ShapeError:
-    return ShapeError(
-        f"The parts of this {type(made).__name__} are: "
-        f"{_shapes(made, 'reward', 'num_steps', 'obs', 'action', 'next_obs')}; a number in "
-        f"`num_steps`, and a row in the others, for each of the {len(made)} rewards were expected."
+def _misfit(made: Step | Transitions) -> ShapeError:
+    """Return the error for other parts; of flags that are integers `~1`, for one, would be -2."""
+    kind = type(made).__name__
+    for name in ("terminated", "truncated"):
+        flags = getattr(made, name)
+        if getattr(flags, "dtype", None) not in BOOLS:
+            return ShapeError(
+                f"`{name}` of {kind} is {getattr(flags, 'dtype', None) or kind_of(flags)}; an "
+                f"array or a tensor of bools was expected. Write `{name} != 0` for numbers of 0 "
+                f"and 1."
+            )
+    shown = ", ".join(
+        f"`{part.name}` {tuple(each.shape) if hasattr(each, 'shape') else kind_of(each)}"
+        for part in fields(made)
+        for each in [getattr(made, part.name)]
     )
-
-
-def _shapes(made: Step | Transitions, *names: str) -> str:
-    return ", ".join(
-        f"`{name}` {tuple(each.shape) if hasattr(each, 'shape') else kind_of(each)}"
-        for name in names
-        for each in [getattr(made, name)]
+    return ShapeError(
+        f"The parts of this {kind} are: {shown}; arrays or tensors with a row for each reward "
+        f"were expected."
     )
 
 

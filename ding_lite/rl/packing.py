@@ -302,18 +302,6 @@ def has_channels_last(shape: tuple[int, ...]) -> bool:
     return first >= min(middle, last)
 
 
-def are_channels_assumed(shape: tuple[int, ...]) -> bool:
-    """Return whether the shape of an image does not say which axis is that of the channels.
-
-    Example:
-        >>> are_channels_assumed((84, 84, 3)), are_channels_assumed((10, 10, 10))
-        (False, True)
-    """
-    first, middle, last = shape
-    has_equal_sides = (first == middle) != (middle == last)
-    return not has_equal_sides and first >= min(middle, last) and last >= min(first, middle)
-
-
 def as_floats(obs: ArrayT) -> ArrayT:
     """Scale bytes to 0 to 1; return floats unchanged."""
     if isinstance(obs, Tensor):

@@ -182,13 +182,12 @@ def _images_of(policy: OpenPolicy, prefix: str = "") -> tuple[Convs, tuple[ConvC
             return _NO_CONVS
         pixels = num_features(spec.input_shape, convs) // convs[-1].channels
         return convs, (ConvChain(f"{prefix}conv", reader, pixels),)
-    encoder = "encoder.conv" if isinstance(policy, R2D2) else f"{prefix}encoder.conv"
     start, chains, found = 0, [], set()
     for index, (leaf, convs, size) in enumerate(encoded_parts(spec, torso)):
         if leaf.is_image:
             found.add(convs)
             pixels = size // convs[-1].channels if convs else 0
-            chains.append(ConvChain(f"{encoder}.{index}", reader, pixels, start, step=2))
+            chains.append(ConvChain(f"{prefix}encoder.conv.{index}", reader, pixels, start, step=2))
         start += size
     return (found.pop(), tuple(chains)) if len(found) == 1 else _NO_CONVS
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as Registration, load_env_creator
-from gymnasium.spaces import Box, Space
+from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ding_lite.errors import ConfigError, EnvError, kind_of
@@ -44,7 +44,6 @@ from ding_lite.rl.envs.naming import (
     undescribed,
 )
 from ding_lite.rl.envs.native_cartpole import OURS
-from ding_lite.rl.packing import are_channels_assumed, leaf_spaces
 from ding_lite.rl.spec import EnvSpec
 
 logger = logging.getLogger(__name__)
@@ -292,7 +291,6 @@ class EnvMaker:
             frame_stack=frame_stack,
             maker=None if maker.is_plain else maker,
         )
-        _tell_assumed_channels(spec)
         if self.native_kind() != "ours" and _gives_action_masks(env, spec):
             spec = replace(spec, has_action_mask=True)
         if frame_stack > 1 and spec.packing is not None:
@@ -322,22 +320,6 @@ class EnvMaker:
             return None
         mode = getattr(creator, "metadata", {}).get("autoreset_mode")
         return "theirs" if mode in (AutoresetMode.DISABLED, AutoresetMode.SAME_STEP) else None
-
-
-def _tell_assumed_channels(spec: EnvSpec) -> None:
-    if spec.env_id.startswith("MinAtar/"):  # which documents them as last
-        return
-    for keys, part in leaf_spaces(spec.obs_space):
-        shape = part.shape or ()
-        if isinstance(part, Box) and len(shape) == 3 and are_channels_assumed(shape):
-            logger.warning(
-                "images of %s%s have the shape %s, which does not say what the channels are: the "
-                "last axis was assumed. If it is another one, move it with a wrapper: "
-                "gymnasium.wrappers.TransformObservation",
-                spec.env_id,
-                f" (part {'.'.join(map(str, keys))})" if keys else "",
-                shape,
-            )
 
 
 def _check_sample(env_id: str, space: Space[Any]) -> None:

@@ -12,7 +12,6 @@ the sums of rewards.
 from __future__ import annotations
 
 import copy
-import logging
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
@@ -36,8 +35,6 @@ from ding_lite.rl.envs.checks.wrapper import CheckedEnv
 from ding_lite.rl.envs.forms import Form
 from ding_lite.rl.seeding import rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
-
-logger = logging.getLogger(__name__)
 
 RawStep: TypeAlias = tuple[NumpyArray, FloatArray, BoolArray, BoolArray]
 """The next observations, rewards, and the flags terminated and truncated."""
@@ -204,7 +201,6 @@ class NativeVector:
         self._returns_reset_only = False
         self._told: list[tuple[int, Any, NumpyArray]] = []
         """The newest `final_obs` by environment, as they are and as frames."""
-        self._has_ended = False
         try:
             mode = self._autoreset_mode()
             self._tells_last = mode == AutoresetMode.SAME_STEP
@@ -234,8 +230,7 @@ class NativeVector:
         if self._told:
             self._check_told(done_N)
         if self._tells_last and done_N.any():
-            before, self._newest = self._newest, frames
-            frames = frames.copy()
+            self._newest, frames = frames, frames.copy()
             ended = np.flatnonzero(done_N).tolist()
             with raising_env_errors(self._name, "step"):
                 last = [info["final_obs"][index] for index in ended]
@@ -243,7 +238,6 @@ class NativeVector:
             for row, raw_row in zip(rows, last, strict=True):
                 self._form.write_row(row, self._checked_obs(raw_row, "final_obs"))
             self._told = [*zip(ended, last, rows.copy(), strict=True)]
-            self._check_differs(rows, self._newest[done_N], before[done_N])
             if self._spec.has_action_mask:
                 final = info.get("final_info", {})
                 matters_N = done_N & ~terminated  # only ended episodes have a final mask
@@ -265,19 +259,6 @@ class NativeVector:
                     f"such as `obs.copy()`, or give the plain id or class of the environments."
                 )
         self._told = []
-
-    def _check_differs(self, last: NumpyArray, first: NumpyArray, before: NumpyArray) -> None:
-        """Warn if the first episodes end where the next ones begin, as false `final_obs` do.
-
-        Worker processes return copies, of which `_check_told` cannot know more.
-        """
-        if not self._has_ended and np.array_equal(last, first) and not np.array_equal(last, before):
-            logger.warning(
-                "`final_obs` of %s equals the first observation of the next episode. If that is "
-                "false, the environment returns the same array each time: let it return copies",
-                self._name,
-            )
-        self._has_ended = True
 
     def reset_where(self, done_N: BoolArray) -> NumpyArray:
         if self._tells_last:

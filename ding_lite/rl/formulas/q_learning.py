@@ -16,7 +16,7 @@ from torch import Tensor
 from ding_lite.rl.batch import Transitions
 from ding_lite.rl.formulas.returns import bootstrapped_targets
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.host_or_device import AnyArray, computable, namespace
+from ding_lite.rl.host_or_device import AnyArray, computable, floats, namespace
 
 
 def huber(error: AnyArray, weight: AnyArray = None) -> tuple[AnyArray, AnyArray]:
@@ -110,9 +110,9 @@ def best_values(
 
 
 def td_error(rows: Rows, batch: Transitions, q_GB: AnyArray, next_q_GB: AnyArray) -> AnyArray:
-    """Return values minus their targets, [G, B]."""
+    """Return values minus their targets, [G, B]; values of several critics share the targets."""
     target_GB = bootstrapped_targets(
-        rows.fold(batch.reward),
+        floats(rows.fold(batch.reward)),
         rows.fold(batch.terminated),
         rows.fold(batch.num_steps),
         next_q_GB,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
@@ -15,7 +15,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.rl.networks.action_values import ActionValues, Critics
 from ding_lite.rl.networks.box_actors import ActorBody, BoxActor, GreedyActor, MLPBody, OwnActor
 from ding_lite.rl.networks.layers import Members, one_member
-from ding_lite.rl.networks.modules import ImageActor, ImageCritics, without_numbers
+from ding_lite.rl.networks.modules import ImageActor, ImageCritics, Inputs, without_numbers
 from ding_lite.rl.networks.parts import encodes_images, inputs_of
 from ding_lite.rl.networks.q_nets import draw_weights
 from ding_lite.rl.packing import as_floats
@@ -90,8 +90,7 @@ class BoxNetworks(Networks[ActorT]):
         self._see: Callable[[Any], Any] = as_floats if spec.packing is None else self._joined
         self._modules = self._made_modules(settings, actor, critic)
         with without_numbers():
-            sizes: Any = {"obs_shape": self._sizes[:1], "convs": (), "hidden": self._sizes[1:]}
-            self._plain = self._actor_module(sizes, squashes=False)
+            self._plain = self._actor_module(Inputs(self._sizes[:1]), squashes=False)
         of_critics, of_actor = self._shapes("critics."), self._shapes("actor.")
         followed = of_critics | of_actor if form.has_target_actor else of_critics
         self.weights = FlatWeights({**of_critics, **of_actor, **form.more_shapes}, device=device)
@@ -130,16 +129,16 @@ class BoxNetworks(Networks[ActorT]):
         made: dict[str, nn.Module] = {}
         if spec.is_image or encodes_images(spec, settings.images):
             squashes = form.actor_type.outputs_per_action == 1
-            counts: Any = {"num_actions": self._num_actions, "num_critics": form.num_critics}
-
-            def sizes() -> dict[str, Any]:
-                shape, convs, encoder = inputs_of(spec, settings.images)
-                how = {"hidden": settings.hidden, "encoder": encoder}
-                return {"obs_shape": shape, "convs": convs, **how}
-
-            actor = actor or (lambda _: self._actor_module(sizes(), squashes=squashes))
+            inputs = partial(inputs_of, spec, settings.images)
+            actor = actor or (lambda _: self._actor_module(inputs(), squashes=squashes))
             critic = critic or (
-                lambda _: ImageCritics(**sizes(), **counts, activation=self._activation)
+                lambda _: ImageCritics(
+                    inputs(),
+                    settings.hidden,
+                    num_actions=self._num_actions,
+                    num_critics=form.num_critics,
+                    activation=self._activation,
+                )
             )
         how: Any = {"seed": settings.seed, "device": self._device}
         if critic is not None:
@@ -161,10 +160,10 @@ class BoxNetworks(Networks[ActorT]):
     def _joined(self, obs: Any) -> Any:  # noqa: ANN401 - an array or a tensor
         return as_floats(self._spec.inputs(obs))
 
-    def _actor_module(self, sizes: Mapping[str, Any], *, squashes: bool) -> ImageActor:
+    def _actor_module(self, inputs: Inputs, *, squashes: bool) -> ImageActor:
         num_outputs = self._form.actor_type.outputs_per_action * self._num_actions
         how: Any = {"activation": self._activation, "squashes": squashes}
-        return ImageActor(**sizes, num_outputs=num_outputs, **how)
+        return ImageActor(inputs, self._sizes[1:], num_outputs, **how)
 
     def _flat_modules(self, modules: Mapping[str, nn.Module], weights: FlatWeights) -> Parts:
         return {

@@ -12,9 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -41,26 +40,34 @@ def without_numbers() -> Iterator[None]:
 MemoryKind: TypeAlias = Literal["lstm", "gru"]
 
 
+class Inputs(NamedTuple):
+    """The inputs of a network, and what makes features of images."""
+
+    shape: tuple[int, ...]
+    """The shape of one input; behind an encoder that of its output."""
+    convs: tuple[Conv, ...] = ()
+    """The convolutions of a plain image."""
+    encoder: nn.Module | None = None
+    """Joins several parts, with convolutions of its own, to one vector."""
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether there are neither convolutions nor an encoder."""
+        return not self.convs and self.encoder is None
+
+
 class Torso(nn.Module):
     """Convolutions with ReLUs, if any, then fully connected layers."""
 
-    def __init__(
-        self,
-        obs_shape: Sequence[int],
-        convs: Sequence[Conv],
-        hidden: Sequence[int],
-        *,
-        activation: Activation,
-        encoder: nn.Module | None = None,
-    ) -> None:
+    def __init__(self, inputs: Inputs, hidden: Sequence[int], *, activation: Activation) -> None:
         super().__init__()
-        self.encoder = encoder
-        channels = [obs_shape[0], *(conv.channels for conv in convs)]
+        shape, convs, self.encoder = inputs
+        channels = [shape[0], *(conv.channels for conv in convs)]
         self.conv = nn.ModuleList(
             nn.Conv2d(before, conv.channels, conv.kernel, conv.stride, conv.padding)
             for before, conv in zip(channels, convs, strict=False)
         )
-        num_inputs = num_features(obs_shape, convs) if convs else int(np.prod(obs_shape))
+        num_inputs = num_features(shape, convs) if convs else math.prod(shape)
         sizes = (num_inputs, *hidden)
         self.torso = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(sizes))
         self.activation: Activation = activation
@@ -85,24 +92,21 @@ class QModule(Torso):
 
     def __init__(
         self,
-        obs_shape: Sequence[int],
-        convs: Sequence[Conv],
+        inputs: Inputs,
         hidden: Sequence[int],
         *,
         num_actions: int,
         dueling: bool,
         activation: Activation = "relu",
-        encoder: nn.Module | None = None,
     ) -> None:
         widths = (*hidden[:-1], 2 * hidden[-1]) if dueling else hidden
-        super().__init__(obs_shape, convs, widths, activation=activation)
+        super().__init__(inputs, widths, activation=activation)
         self.head: nn.Module
         if dueling:
             value, advantage = nn.Linear(hidden[-1], 1), nn.Linear(hidden[-1], num_actions)
             self.head = nn.ModuleDict({"value": value, "advantage": advantage})
         else:
             self.head = nn.Linear(hidden[-1], num_actions)
-        self.encoder = encoder  # last, as in the checkpoints
 
     def forward(self, obs: Any) -> Tensor:  # noqa: ANN401 - as `features`
         features_BI = self.features(obs)
@@ -137,19 +141,15 @@ class ActorCriticModule(Torso):
 
     def __init__(
         self,
-        obs_shape: Sequence[int],
-        convs: Sequence[Conv],
+        inputs: Inputs,
         hidden: Sequence[int],
         *,
         num_outputs: int,
         activation: Activation,
         num_means: int = 0,
-        encoder: nn.Module | None = None,
     ) -> None:
-        shares = bool(convs) or encoder is not None
-        trunk = hidden if shares else ()
-        super().__init__(obs_shape, convs, trunk, activation=activation, encoder=encoder)
-        sizes = (hidden[-1],) if shares else (math.prod(obs_shape), *hidden)
+        super().__init__(inputs, () if inputs.are_plain else hidden, activation=activation)
+        sizes = (math.prod(inputs.shape), *hidden) if inputs.are_plain else (hidden[-1],)
         self.actor = Branch(sizes, num_outputs, activation=activation)
         self.critic = Branch(sizes, 1, activation=activation)
         if num_means:
@@ -252,16 +252,14 @@ class ImageActor(Torso):
 
     def __init__(
         self,
-        obs_shape: Sequence[int],
-        convs: Sequence[Conv],
+        inputs: Inputs,
         hidden: Sequence[int],
         num_outputs: int,
         *,
         activation: Activation,
         squashes: bool,
-        encoder: nn.Module | None = None,
     ) -> None:
-        super().__init__(obs_shape, convs, hidden, activation=activation, encoder=encoder)
+        super().__init__(inputs, hidden, activation=activation)
         self.head = nn.Linear(hidden[-1], num_outputs)
         self._squashes = squashes
 
@@ -280,18 +278,16 @@ class ImageCritics(nn.Module):
 
     def __init__(
         self,
-        obs_shape: Sequence[int],
-        convs: Sequence[Conv],
+        inputs: Inputs,
         hidden: Sequence[int],
         *,
         num_actions: int,
         num_critics: int,
         activation: Activation,
-        encoder: nn.Module | None = None,
     ) -> None:
         super().__init__()
         first, *rest = hidden
-        self.encoder = Torso(obs_shape, convs, (first,), activation=activation, encoder=encoder)
+        self.encoder = Torso(inputs, (first,), activation=activation)
         sizes = (first + num_actions, *(rest or (first,)))
         self.critics = nn.ModuleList(
             Branch(sizes, 1, activation=activation) for _ in range(num_critics)

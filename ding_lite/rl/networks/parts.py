@@ -8,7 +8,7 @@ joined at once, and the networks are those of vectors.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ding_lite.rl.host_or_device import placed
 from ding_lite.rl.networks.conv import AnyTorso, Conv, num_features, torso_for
 from ding_lite.rl.networks.inputs import RunningNorm, normed
+from ding_lite.rl.networks.modules import Inputs
 from ding_lite.rl.networks.precision import convolved
 from ding_lite.rl.packing import Leaf, Packing, Tree, as_floats
 from ding_lite.rl.spec import EnvSpec
@@ -57,18 +58,12 @@ class PartsEncoder(nn.Module):
         return torch.cat(features, dim=1)
 
 
-Inputs: TypeAlias = tuple[tuple[int, ...], tuple[Conv, ...], PartsEncoder | None]
-
-
 def inputs_of(spec: EnvSpec, torso: AnyTorso) -> Inputs:
-    """Return the shape of a network's inputs, its convolutions, and its encoder of several parts.
-
-    Behind an encoder, which joins the parts to one vector, there are no more convolutions.
-    """
     if encodes_images(spec, torso):
         encoder = PartsEncoder(spec, torso)
-        return (encoder.num_outputs,), (), encoder
-    return spec.input_shape, torso_for(torso, spec.input_shape, env_id=spec.env_id), None
+        return Inputs((encoder.num_outputs,), encoder=encoder)
+    shape = tuple(spec.input_shape)
+    return Inputs(shape, torso_for(torso, shape, env_id=spec.env_id))
 
 
 def for_inference(

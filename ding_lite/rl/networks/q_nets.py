@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
 from ding_lite.rl.host_or_device import placed
-from ding_lite.rl.networks.conv import Conv
 from ding_lite.rl.networks.layers import MLP, DuelingHead, MLPOutputs, names_of
-from ding_lite.rl.networks.modules import QModule, without_numbers
+from ding_lite.rl.networks.modules import Inputs, QModule, without_numbers
 from ding_lite.rl.packing import as_floats, vectors
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs
 from ding_lite.rl.recorded.network import RecordedQNetwork
@@ -62,8 +61,7 @@ QNetwork: TypeAlias = MLPQNetwork | RecordedQNetwork
 
 
 def make_q_network(
-    obs_shape: Sequence[int],
-    convs: Sequence[Conv],
+    inputs: Inputs,
     hidden: Sequence[int],
     *,
     device: str | torch.device = "cpu",
@@ -75,18 +73,18 @@ def make_q_network(
     Its weights are still to be drawn. `unpack` turns packed observations into trees, for a network
     with an `encoder` of them.
     """
-    if not convs and unpack is None:
-        return MLPQNetwork(_mlp(tuple(obs_shape), tuple(hidden), **shape), device=device)
+    if inputs.are_plain:
+        return MLPQNetwork(_mlp(inputs, tuple(hidden), **shape), device=device)
     with without_numbers():
-        module = QModule(obs_shape, convs, hidden, **shape)
+        module = QModule(inputs, hidden, **shape)
     return RecordedQNetwork(FlatModule(module.to_empty(device=device)), unpack=unpack)
 
 
 @lru_cache
-def _mlp(obs_shape: tuple[int, ...], hidden: tuple[int, ...], **shape: Any) -> QModule:  # noqa: ANN401
+def _mlp(inputs: Inputs, hidden: tuple[int, ...], **shape: Any) -> QModule:  # noqa: ANN401
     """Make a module, cached, as it takes longer to make than the weights of a network."""
     with without_numbers():
-        return QModule(obs_shape, (), hidden, **shape)
+        return QModule(inputs, hidden, **shape)
 
 
 def recorded_q_networks(

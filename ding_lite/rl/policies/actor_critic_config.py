@@ -28,6 +28,7 @@ from ding_lite.rl.networks.actor_critic import (
 )
 from ding_lite.rl.networks.modules import (
     ActorCriticModule,
+    Inputs,
     MemoryActorCriticModule,
     MemoryKind,
     Torso,
@@ -109,9 +110,9 @@ def make_network(
 
 
 @lru_cache
-def _mlps(shape: tuple[int, ...], hidden: tuple[int, ...], **how: Any) -> ActorCriticModule:  # noqa: ANN401
+def _mlps(inputs: Inputs, hidden: tuple[int, ...], **how: Any) -> ActorCriticModule:  # noqa: ANN401
     """Make a module, cached, as it takes longer to make than the weights of a network."""
-    return ActorCriticModule(shape, (), hidden, **how)
+    return ActorCriticModule(inputs, hidden, **how)
 
 
 def _make_described(
@@ -121,20 +122,20 @@ def _make_described(
     how: dict[str, Any] = {"num_outputs": num_outputs(spec), "num_means": num_means}
     module: ActorCriticModule | MemoryActorCriticModule
     with without_numbers():  # the weights are drawn afterwards
-        shape, convs, parts = inputs_of(spec, config.images)
-        first = config.image_activation if convs else config.activation
+        inputs = inputs_of(spec, config.images)
+        first = config.image_activation if inputs.convs else config.activation
         if config.memory is None:
-            if not convs and parts is None and device.type == "cpu":
-                return MLPActorCritic(_mlps(tuple(shape), hidden, activation=first, **how))
-            module = ActorCriticModule(shape, convs, hidden, encoder=parts, activation=first, **how)
+            if inputs.are_plain and device.type == "cpu":
+                return MLPActorCritic(_mlps(inputs, hidden, activation=first, **how))
+            module = ActorCriticModule(inputs, hidden, activation=first, **how)
         else:
             module = MemoryActorCriticModule(
-                parts or Torso(shape, convs, hidden if convs else (), activation=first),
-                hidden[-1:] if convs else (math.prod(shape), *hidden),
+                inputs.encoder or Torso(inputs, hidden if inputs.convs else (), activation=first),
+                hidden[-1:] if inputs.convs else (math.prod(inputs.shape), *hidden),
                 activation=config.activation,
                 memory=config.memory,
                 memory_size=config.memory_size,
                 **how,
             )
-    unpack = None if parts is None else spec.unpack
+    unpack = None if inputs.encoder is None else spec.unpack
     return recorded_actor_critic(module, device=device, unpack=unpack)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import FloatArray, NumpyArray, Transitions, to_numpy
-from ding_lite.rl.formulas.returns import bootstrapped_targets
+from ding_lite.rl.formulas.q_learning import td_error
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import (
     AnyArray,
@@ -160,22 +160,14 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         self._prepare()
         self._actor, border = networks.actor, networks.border
         weights_P, grads_P = self._weights.flat, self._grads.flat
+        make = partial(make_optimizer, optimizer, captured=self._graph is not None)
         of_critics = partial(networks.parameters, "critics.")
-        self._critic_optimizer = make_optimizer(
-            optimizer,
-            weights_P[:border],
-            grads_P[:border],
-            of_critics,
-            lr=config.critic_lr,
-            captured=self._graph is not None,
+        self._critic_optimizer = make(
+            weights_P[:border], grads_P[:border], of_critics, lr=config.critic_lr
         )
-        self._actor_optimizer = make_optimizer(
-            optimizer,
-            weights_P[border:],
-            grads_P[border:],
-            self._parameters_of_actor,
-            lr=config.actor_lr,
-            captured=self._graph is not None,
+        of_actor = self._parameters_of_actor
+        self._actor_optimizer = make(
+            weights_P[border:], grads_P[border:], of_actor, lr=config.actor_lr
         )
 
     def _prepare(self) -> None:
@@ -330,7 +322,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             next_1B = self.next_values([self], self._networks, next_obs, noise_K1BA)
             q_E1B = computable(self._networks.critics.forward(obs, action_1BA))
         set_rng_state(self._rng, before)
-        errors_E1B = _errors(q_E1B, rows, transitions, next_1B)
+        errors_E1B = td_error(rows, transitions, q_E1B, next_1B)
         errors_B: FloatArray = to_numpy(abs(errors_E1B[:, 0]).mean(0))
         return errors_B
 
@@ -443,18 +435,8 @@ def update_critics(
     """
     q, saved = critics.forward_saving(obs, action_GBA)
     q_EGB = computable(q)
-    error_EGB = _errors(q_EGB, rows, batch, next_value_GB)
+    error_EGB = td_error(rows, batch, q_EGB, next_value_GB)
     weighted_EGB = error_EGB if weight_GB is None else error_EGB * floats(weight_GB)
     critics.backward(saved, as_tensor(rows.per_size(2.0 * weighted_EGB)))
     loss_G, q_mean_G = rows.mean(weighted_EGB * error_EGB).sum(0), rows.mean(q_EGB).sum(0)
     return {"loss": loss_G, "q_mean": q_mean_G / len(q_EGB)}, error_EGB
-
-
-def _errors(q_EGB: AnyArray, rows: Rows, batch: Transitions, next_value_GB: AnyArray) -> AnyArray:
-    return q_EGB - bootstrapped_targets(
-        floats(rows.fold(batch.reward)),
-        rows.fold(batch.terminated),
-        rows.fold(batch.num_steps),
-        next_value_GB,
-        gamma=rows.gamma_G1,
-    )

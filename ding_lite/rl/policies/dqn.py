@@ -20,10 +20,25 @@ from torch import Tensor, nn
 
 from ding_lite.rl.batch import FloatArray, NumpyArray, Transitions, to_numpy
 from ding_lite.rl.formulas.exploration import epsilon_greedy
-from ding_lite.rl.formulas.q_learning import LOSSES, evaluate, only_legal, q_gradient, td_error
+from ding_lite.rl.formulas.q_learning import (
+    LOSSES,
+    best_values,
+    evaluate,
+    only_legal,
+    q_gradient,
+    td_error,
+)
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.formulas.schedules import linear
-from ding_lite.rl.host_or_device import AnyArray, Metrics, as_tensor, is_host, metrics_of, on
+from ding_lite.rl.host_or_device import (
+    AnyArray,
+    Metrics,
+    as_tensor,
+    computable,
+    is_host,
+    metrics_of,
+    on,
+)
 from ding_lite.rl.networks.inputs import make_norm
 from ding_lite.rl.networks.modules import without_numbers
 from ding_lite.rl.networks.parts import encodes_images, for_inference, inputs_of
@@ -144,16 +159,14 @@ class DQN(OpenPolicy):
     def _make_network(self) -> QNetwork:
         config, spec = self.config, self.spec
         with without_numbers():
-            shape, convs, encoder = inputs_of(spec, config.images)
+            inputs = inputs_of(spec, config.images)
         return make_q_network(
-            shape,
-            convs,
+            inputs,
             config.hidden,
             num_actions=self._num_actions,
             dueling=config.dueling,
             activation=config.activation,
-            encoder=encoder,
-            unpack=None if encoder is None else spec.unpack,
+            unpack=None if inputs.encoder is None else spec.unpack,
             device=self.device,
         )
 
@@ -302,17 +315,12 @@ class DQN(OpenPolicy):
         if not len(transitions):  # the first steps complete no transition of n steps
             return np.zeros(0, dtype=np.float32)
         obs, next_obs = self._observations(transitions)
-        rows = self._rows(transitions)
-        q_1BA, _, next_q_1B = evaluate(
-            _Unrecorded(self._q_net),
-            self._target_net,
-            rows,
-            obs,
-            next_obs,
-            is_double=self.config.double,
-            mask_GBA=self._next_mask(transitions),
-        )
-        q_1B = rows.pick(q_1BA, rows.fold(transitions.action))
+        rows, networks = self._rows(transitions), (self._q_net, self._target_net)
+        rank_BA, value_BA = (computable(net.forward(next_obs)) for net in networks)
+        rank_BA = rank_BA if self.config.double else value_BA
+        next_q_1B = best_values(rows, value_BA[None], rank_BA[None], self._next_mask(transitions))
+        q_BA = computable(self._q_net.forward(obs))
+        q_1B = rows.pick(q_BA[None], rows.fold(transitions.action))
         error_B: FloatArray = to_numpy(td_error(rows, transitions, q_1B, next_q_1B)[0])
         return error_B
 
@@ -396,16 +404,3 @@ class DQN(OpenPolicy):
 
 def network_of(policy: DQN) -> QNetwork:
     return policy._q_net
-
-
-class _Unrecorded:
-    """A network that stores nothing for a backward."""
-
-    def __init__(self, network: QNetwork) -> None:
-        self.forward = network.forward
-
-    def forward_saving(self, obs: Tensor) -> tuple[Tensor, None]:
-        return self.forward(obs), None
-
-    def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, None, Tensor]:
-        return self.forward(obs), None, self.forward(next_obs)

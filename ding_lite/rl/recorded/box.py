@@ -36,9 +36,8 @@ from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, copied, made_module, seeded
 
-_RANGE_SCALES = (1.0, 10.0, 1000.0)
-"""The scales of the observations by which the range of an actor's outputs is checked."""
 _NUM_PROBES = 64
+"""The number of observations by which the range of an actor's outputs is checked."""
 
 
 class RecordedActor(Recorded):
@@ -268,19 +267,11 @@ def _check_different(one: nn.Module, other: nn.Module) -> None:
 
 
 def _probes(spec: EnvSpec, *, device: torch.device) -> Iterator[Tensor]:
-    """Yield batches of observations of a usual size, and of far larger ones."""
-    generator = torch.Generator().manual_seed(0)
-    shape = (_NUM_PROBES, *spec.obs_shape)
-    if spec.obs_dtype is np.uint8:  # random bytes as packed floats could be NaN
-        top = 256 if spec.packing is None else 1
-        yield torch.randint(0, top, shape, generator=generator, dtype=torch.uint8).to(device)
-        return
-    if any(part.dtype.kind in "iu" for _, part in leaf_spaces(spec.obs_space)):
-        whole = batch_space(spec.obs_space, _NUM_PROBES)  # others may be no index of an embedding
-        whole.seed(0)
-        obs = torch.from_numpy(replace(spec, frame_stack=1).pack(whole.sample()))
-        yield torch.cat([obs] * spec.frame_stack, dim=1).to(device, torch.float32)
-        return
-    normal = torch.randn(shape, generator=generator)
-    for scale in _RANGE_SCALES:
-        yield (scale * normal).to(device)
+    """Yield observations of the space, and far larger ones if it has real numbers alone."""
+    several = batch_space(spec.obs_space, _NUM_PROBES)
+    several.seed(0)
+    frames = torch.from_numpy(replace(spec, frame_stack=1).pack(several.sample()))
+    obs = torch.cat([frames] * spec.frame_stack, dim=1).to(device)
+    yield obs
+    if all(part.dtype.kind == "f" for _, part in leaf_spaces(spec.obs_space)):
+        yield from (10.0 * obs, 1000.0 * obs)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from copy import copy
 from types import NoneType
 from typing import Any, TypeAlias
@@ -81,7 +80,7 @@ class Attributes:
     def load(self, changed: Mapping[str, Any]) -> None:
         """Set the attributes that `changed` returned, and reset the others to `build`'s values."""
         for name, found in self._stateful().items():
-            if name in changed:  # earlier versions did not save them
+            if name in changed:
                 _set_state(found, changed[name])
         for name, built in self._built.items():
             now = getattr(self._policy, name, None)
@@ -93,21 +92,6 @@ class Attributes:
             elif name in changed:
                 device = self._policy.device
             setattr(self._policy, name, _typed(_copied(value, device), now))
-
-
-@contextmanager
-def refusing_properties(policy: object) -> Iterator[None]:
-    """Raise a ConfigError, instead of Python's, if `build` sets a property such as `norm`."""
-    try:
-        yield
-    except AttributeError as error:
-        text, kind = str(error), type(policy).__name__
-        if not text.endswith(f" of {kind!r} object has no setter"):
-            raise
-        raise ConfigError(
-            f"`build` of {kind} sets {text.split(' of ')[0]} of its class, which has no setter. "
-            f"Choose another name."
-        ) from error
 
 
 def check_names(policy: object, built: Mapping[str, object]) -> None:

@@ -79,8 +79,8 @@ class RecurrentQ(nn.Module):
     def __init__(self, spec: EnvSpec, config: R2D2Config, *, num_actions: int) -> None:
         super().__init__()
         self._spec = spec
-        shape, convs, self.encoder = inputs_of(spec, config.images)
-        self.torso = Torso(shape, convs, config.hidden, activation=config.activation)
+        inputs = inputs_of(spec, config.images)
+        self.torso = Torso(inputs, config.hidden, activation=config.activation)
         self._is_lstm = config.memory == "lstm"
         layer = nn.LSTM if self._is_lstm else nn.GRU
         self.memory: nn.Module = layer(config.hidden[-1], config.memory_size, batch_first=True)
@@ -99,12 +99,8 @@ class RecurrentQ(nn.Module):
 
     def unroll(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Compute T time steps, [B, T, ...]: values, [B, T, A], and the last states, [B, S]."""
-        rows = obs.flatten(0, 1)
-        if self.encoder is None:
-            inputs = self._spec.inputs(rows)
-        else:
-            inputs = self.encoder(self._spec.unpack(rows))
-        features = self.torso.features(inputs).view(*obs.shape[:2], -1)
+        take = self._spec.inputs if self.torso.encoder is None else self._spec.unpack
+        features = self.torso.features(take(obs.flatten(0, 1))).view(*obs.shape[:2], -1)
         before: Any = state[None].contiguous()
         if self._is_lstm:
             before = tuple(part.contiguous() for part in before.unflatten(-1, (-1, 2)).unbind(-1))

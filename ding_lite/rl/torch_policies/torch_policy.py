@@ -27,7 +27,7 @@ from ding_lite.rl.policies.base.gradient_policy import GradientPolicy
 from ding_lite.rl.policies.base.spaces import check_obs, packed
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.torch_policies.attributes import Attributes, check_names, refusing_properties
+from ding_lite.rl.torch_policies.attributes import Attributes, check_names
 from ding_lite.rl.torch_policies.config import ConfigT, config_type
 from ding_lite.rl.torch_policies.losses import (
     LossMetrics,
@@ -129,7 +129,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         self._norm = make_norm(spec, normalize_obs=config.normalize_obs, device=self.device)
         self._followers: list[Follower] = []
         before = dict(vars(self))
-        with seeded(config.seed, f"{name} networks"), refusing_properties(self):
+        with seeded(config.seed, f"{name} networks"):
             self.build()
         built = {n: v for n, v in vars(self).items() if n not in before or v is not before[n]}
         check_names(self, built)
@@ -390,17 +390,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         super().load_weights(weights)
         for follower in self._followers:
             follower.copy()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned.
-
-        On another kind of device the streams of random numbers start anew.
-
-        Raises:
-            CheckpointError: If it is not the state of such a policy.
-            ShapeError: If it is of networks of another size.
-        """
-        super().load_state_dict({"attributes": {}, **state})  # earlier versions did not save them
 
     def _network_state(self) -> dict[str, Any]:
         return {

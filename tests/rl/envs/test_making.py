@@ -1,6 +1,5 @@
 """Vector environments of gymnasium are taken as they are, whichever way they reset themselves."""
 
-from contextlib import nullcontext
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -110,27 +109,16 @@ def test_masks_that_only_a_method_returns_are_not_ignored_silently(caplog):
     assert "Masked has a method `action_masks`, which is not called" in line
 
 
-@pytest.mark.parametrize(("shape", "is_told"), [((5, 5, 5), True), ((5, 5, 4), False)])
-def test_images_that_do_not_say_where_their_channels_are_have_them_last(shape, is_told, caplog):
-    with make_envs(Squares, 2, mode="sync", env_args={"shape": shape}) as envs:
+def test_images_that_do_not_say_where_their_channels_are_have_them_last():
+    with make_envs(Squares, 2, mode="sync", env_args={"shape": (5, 5, 5)}) as envs:
         assert (envs.obs[0, 0] == np.arange(5)).all()
-    assert ["(5, 5, 5)" in line for line in caplog.messages] == [True] * is_told
 
 
-@pytest.mark.procs
-@pytest.mark.parametrize(
-    ("vector", "outcome"),
-    [
-        (SyncVectorEnv, pytest.raises(EnvError, match="overwrites `final_obs` of environment")),
-        (partial(AsyncVectorEnv, context="forkserver"), nullcontext()),
-    ],
-)
-def test_a_last_observation_that_a_reset_overwrites_is_told(vector, outcome, caplog):
-    made = vector([InPlace] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
-    with make_envs(made, seed=0) as envs, outcome:
-        for _ in range(30):
-            envs.step(np.zeros(2, np.int64))
-    assert ["return copies" in line for line in caplog.messages if "final_obs" in line] == [True]
+def test_a_last_observation_that_a_reset_overwrites_is_told():
+    made = SyncVectorEnv([InPlace] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    told = "overwrites `final_obs` of environment"
+    with make_envs(made, seed=0) as envs, pytest.raises(EnvError, match=told):
+        all(envs.step(np.zeros(2, np.int64)) for _ in range(30))
 
 
 class PooledSpec:

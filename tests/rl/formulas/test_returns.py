@@ -146,8 +146,8 @@ def test_flushed_transitions_end_with_the_last_step(run, n, gamma, cut):
         ("terminated", np.zeros(2, np.int64), "`terminated` of Step is int64; .* bools was"),
         ("truncated", np.zeros(2, np.float32), "`truncated` of Step is float32; .* bools"),
         ("terminated", [False, False], "`terminated` of Step is a list; .* bools"),
-        ("reward", np.zeros((2, 1), np.float32), r"`reward` \(2, 1\), `terminated` \(2,\)"),
-        ("reward", [0.0, 0.0], r"`reward` a list, `terminated` \(2,\)"),
+        ("reward", np.zeros((2, 1), np.float32), r"`reward` \(2, 1\), .*`terminated` \(2,\)"),
+        ("reward", [0.0, 0.0], r"`reward` a list, .*`terminated` \(2,\)"),
     ],
 )
 def test_the_ends_of_a_step_are_bools_one_for_each_reward(field, value, message):
@@ -164,7 +164,7 @@ def test_each_part_of_transitions_has_a_row_for_each_reward(field):
     [step] = steps_of([[(1.0, (False, False))] * 2])
     transitions = NStep(1, 0.9, 2)(step)
     value = getattr(transitions, field)
-    with pytest.raises(ShapeError, match=rf"`{field}` \(1.* for each of the 2 rewards"):
+    with pytest.raises(ShapeError, match=rf"`{field}` \(1.* a row for each reward"):
         replace(transitions, **{field: value[:1]})
 
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from ding_lite.rl.networks.action_values import ActionValues
 from ding_lite.rl.networks.box_actors import MLPBody, SquashedGaussianActor
-from ding_lite.rl.networks.modules import ImageActor
+from ding_lite.rl.networks.modules import ImageActor, Inputs
 from ding_lite.rl.networks.q_nets import draw_weights
 from ding_lite.rl.weights.flat import FlatWeights
 
@@ -35,8 +35,8 @@ def test_stacked_critics_are_initialised_as_layers_of_torch():
 
 
 def make_actor(actor, *, hidden=(8, 6)):
-    sizes = (NUM_OBS,), (), hidden, actor.outputs_per_action * NUM_ACTIONS
-    module = ImageActor(*sizes, activation="relu", squashes=False)
+    num_outputs = actor.outputs_per_action * NUM_ACTIONS
+    module = ImageActor(Inputs((NUM_OBS,)), hidden, num_outputs, activation="relu", squashes=False)
     shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
     weights, grads = FlatWeights(shapes), FlatWeights(shapes)
     draw_weights(weights, np.random.default_rng(0))

@@ -1,29 +1,27 @@
-"""The built-in networks of DDPG, TD3 and SAC for images, alone or as parts of a tree."""
+"""The built-in networks of DDPG, TD3 and SAC for images."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict
 from torch.nn import functional as F
 
 from ding_lite.rl import make_envs
 from ding_lite.rl.networks.conv import CONVS, Conv
-from ding_lite.rl.networks.modules import ImageActor, ImageCritics
+from ding_lite.rl.networks.modules import ImageActor, ImageCritics, Inputs
 from ding_lite.testing.probes import BEST_NUMBER, AsImage
 from tests.rl.policies.test_box_policy import EVERY_KIND, PICTURES, make
 from tests.rl.rollouts import learn_from_random_actions
 
-SHAPE = PICTURES.obs_shape
+INPUTS = Inputs(PICTURES.obs_shape, CONVS["small"])
 
 
 def screens(seed: int, count: int = 16) -> torch.Tensor:
     rng = np.random.default_rng(seed)
-    return torch.from_numpy(rng.integers(0, 256, (count, *SHAPE), dtype=np.uint8))
+    return torch.from_numpy(rng.integers(0, 256, (count, *INPUTS.shape), dtype=np.uint8))
 
 
 def plain_features(module: Any, obs: torch.Tensor) -> torch.Tensor:
@@ -39,8 +37,7 @@ def plain_features(module: Any, obs: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("squashes", [False, True])
 def test_an_actor_computes_what_plain_layers_do(squashes: bool) -> None:
-    convs = CONVS["small"]
-    actor = ImageActor(SHAPE, convs, (8, 6), 4, activation="relu", squashes=squashes)
+    actor = ImageActor(INPUTS, (8, 6), 4, activation="relu", squashes=squashes)
     expected = plain_features(actor, screens(0)) @ actor.head.weight.T + actor.head.bias
     expected = expected.tanh() if squashes else expected
     torch.testing.assert_close(actor(screens(0)), expected)
@@ -50,9 +47,7 @@ def test_an_actor_computes_what_plain_layers_do(squashes: bool) -> None:
 def test_critics_share_what_they_see_and_differ_behind_the_action(
     hidden: tuple[int, ...], behind: tuple[int, ...]
 ) -> None:
-    critics = ImageCritics(
-        SHAPE, CONVS["small"], hidden, num_actions=3, num_critics=2, activation="relu"
-    )
+    critics = ImageCritics(INPUTS, hidden, num_actions=3, num_critics=2, activation="relu")
     action = torch.rand(16, 3)
     features = plain_features(critics.encoder, screens(0))
     expected = []
@@ -66,55 +61,34 @@ def test_critics_share_what_they_see_and_differ_behind_the_action(
     torch.testing.assert_close(critics(screens(0), action), torch.cat(expected, dim=1))
 
 
-class AsPart(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Shows the number as a Box of 2 x 2, beside a camera that shows noise."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        super().__init__(env)
-        camera = Box(0, 255, (4, 4, 1), dtype=np.uint8)
-        self.observation_space = Dict(camera=camera, map=Box(-1.0, 2.0, (2, 2)))
-
-    def observation(self, observation: np.ndarray) -> dict[str, np.ndarray]:
-        noise = self.np_random.integers(0, 256, (4, 4, 1), dtype=np.uint8)
-        return {"camera": noise, "map": np.full((2, 2), observation[0], np.float32)}
-
-
-VIEWS = pytest.mark.parametrize("view", [AsImage, AsPart])
-
-
-def trained(kind: str, view: Any, *, updates: int) -> Any:
+def trained(kind: str, *, updates: int) -> Any:
     settings: dict[str, Any] = {"hidden": (32,), "actor_lr": 1e-4, "critic_lr": 3e-3}
     if kind == "sac":  # a bonus for entropy would be part of the values
         settings |= {"alpha": 1e-3, "learn_alpha": False}
-    envs = make_envs("probe/RightActionForObs-v1", 8, seed=0, wrappers=[view])
+    envs = make_envs("probe/RightActionForObs-v1", 8, seed=0, wrappers=[AsImage])
     policy = make(kind, envs.spec, gamma=0.9, target_tau=0.05, **settings)
     return learn_from_random_actions(policy, envs, updates=updates, size=32, steps=60)
 
 
-def seen(obs: float, view: Any) -> Any:
-    if view is AsImage:
-        return np.full((1, 1, 10, 10), (obs + 1.0) * 85.0, dtype=np.uint8)
-    camera = np.full((1, 1, 4, 4), 99, dtype=np.uint8)
-    return {"camera": camera, "map": np.full((1, 1, 2, 2), obs, np.float32)}
+def seen(obs: float) -> np.ndarray:
+    return np.full((1, 1, 10, 10), (obs + 1.0) * 85.0, dtype=np.uint8)
 
 
-@VIEWS
-def test_values_depend_on_the_picture_and_the_action(view: Any) -> None:
-    policy = trained("ddpg", view, updates=150)
+def test_values_depend_on_the_picture_and_the_action() -> None:
+    policy = trained("ddpg", updates=150)
     for obs in (-1.0, 1.0):
         near, far = (np.full((1, 1), sign * obs * BEST_NUMBER, np.float32) for sign in (1, -1))
-        values = [float(policy.q_values(seen(obs, view), action)[0]) for action in (near, far)]
+        values = [float(policy.q_values(seen(obs), action)[0]) for action in (near, far)]
         assert values[0] == pytest.approx(0.0, abs=0.2)
         assert values[1] == pytest.approx(-4.0 * BEST_NUMBER**2, abs=0.3)
 
 
 @pytest.mark.slow
-@VIEWS
 @EVERY_KIND
-def test_the_best_number_depends_on_the_picture(kind: str, view: Any) -> None:
-    policy = trained(kind, view, updates=700)
+def test_the_best_number_depends_on_the_picture(kind: str) -> None:
+    policy = trained(kind, updates=700)
     for obs in (-1.0, 1.0):
-        best = float(policy.act(seen(obs, view), explore=False)[0, 0])
+        best = float(policy.act(seen(obs), explore=False)[0, 0])
         assert best == pytest.approx(obs * BEST_NUMBER, abs=0.25)
 
 

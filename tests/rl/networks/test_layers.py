@@ -16,7 +16,7 @@ from ding_lite.rl.networks.layers import (
     names_of,
     one_member,
 )
-from ding_lite.rl.networks.modules import QModule
+from ding_lite.rl.networks.modules import Inputs, QModule
 from ding_lite.rl.weights.flat import FlatWeights
 
 HIDDEN = names_of("torso", 2)
@@ -36,7 +36,7 @@ class Members(dict[str, Tensor]):
 def shapes_of(num_outputs: int, *, dueling: bool = False) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a network of 5 inputs, with layers of 8 and 6 units."""
     hidden = (8, 3) if dueling else (8, 6)
-    module = QModule((5,), (), hidden, num_actions=num_outputs, dueling=dueling)
+    module = QModule(Inputs((5,)), hidden, num_actions=num_outputs, dueling=dueling)
     return {key: tuple(parameter.shape) for key, parameter in module.named_parameters()}
 
 

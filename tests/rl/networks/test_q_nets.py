@@ -7,6 +7,7 @@ import torch
 from ding_lite.errors import ConfigError
 from ding_lite.rl import DQN, DQNConfig
 from ding_lite.rl.networks.conv import CONVS, Conv, num_features, torso_for
+from ding_lite.rl.networks.modules import Inputs
 from ding_lite.rl.networks.q_nets import MLPQNetwork, draw_weights, make_q_network
 from ding_lite.rl.recorded.network import RecordedQNetwork
 from ding_lite.settings.config import as_config
@@ -14,12 +15,13 @@ from tests.rl import reference
 from tests.rl.rollouts import CARTPOLE, SCREEN
 
 IMAGE = (3, 12, 10)
+NATURE = Inputs((4, 84, 84), CONVS["nature"])
 
 
 def make(kind, *, hidden=(16, 12), dueling=False):
     convs = CONVS["small"] if kind == "images" else ()
     shape = (5,) if kind == "vectors" else IMAGE
-    net = make_q_network(shape, convs, hidden, num_actions=3, dueling=dueling)
+    net = make_q_network(Inputs(shape, convs), hidden, num_actions=3, dueling=dueling)
     draw_weights(net.weights, np.random.default_rng(0))
     plain = reference.PlainDQN(
         net.weights.snapshot(), config=DQNConfig(hidden=hidden, dueling=dueling), convs=convs
@@ -54,7 +56,7 @@ def test_few_and_many_observations_and_the_module_get_the_same_values(kind, duel
 
 
 def test_first_weights_of_convolutions_are_those_of_torch():
-    net = make_q_network((4, 84, 84), CONVS["nature"], (512,), num_actions=2, dueling=False)
+    net = make_q_network(NATURE, (512,), num_actions=2, dueling=False)
     draw_weights(net.weights, np.random.default_rng(0))
     inputs = {"conv.0": 4 * 64, "conv.1": 32 * 16, "conv.2": 64 * 9, "torso.0": 3136, "head": 512}
     for name, num_inputs in inputs.items():
@@ -64,7 +66,7 @@ def test_first_weights_of_convolutions_are_those_of_torch():
 
 
 def test_the_nature_network_has_the_size_of_the_paper():
-    net = make_q_network((4, 84, 84), CONVS["nature"], (512,), num_actions=18, dueling=False)
+    net = make_q_network(NATURE, (512,), num_actions=18, dueling=False)
     assert len(net.weights.flat) == 1_693_362
 
 
@@ -83,7 +85,7 @@ def test_the_nature_network_has_the_size_of_the_paper():
 )
 def test_auto_chooses_the_convolutions_by_image_size(torso, shape, convs):
     assert torso_for(torso, shape, env_id="x") == convs
-    network = make_q_network(shape, convs, (8,), num_actions=2, dueling=False)
+    network = make_q_network(Inputs(shape, convs), (8,), num_actions=2, dueling=False)
     assert isinstance(network, RecordedQNetwork if convs else MLPQNetwork)
     assert network.values(np.zeros((1, *shape), dtype=np.uint8)).shape == (1, 2)
 
@@ -102,7 +104,9 @@ def test_features_are_counted_as_torch_counts_them():
 
 @pytest.mark.parametrize("side", [8, 9, 10, 11, 16])
 def test_the_small_convolutions_see_every_pixel(side):
-    net = make_q_network((1, side, side), CONVS["small"], (8,), num_actions=2, dueling=False)
+    net = make_q_network(
+        Inputs((1, side, side), CONVS["small"]), (8,), num_actions=2, dueling=False
+    )
     draw_weights(net.weights, np.random.default_rng(0))
     dark = np.zeros((1, 1, side, side), dtype=np.uint8)
     lit = np.repeat(dark, side * side, axis=0)

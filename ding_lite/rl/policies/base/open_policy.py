@@ -106,11 +106,6 @@ class OpenPolicy(ABC):
                 f"torch.float32. Call `torch.set_default_dtype(torch.float32)`, and convert where "
                 f"your own code needs the other type."
             )
-        if torch.is_inference_mode_enabled():
-            raise ConfigError(
-                f"A {type(self).__name__} made within `torch.inference_mode()` cannot learn. Make "
-                f"it outside; `act` computes no gradients anyway."
-            )
         self.spec = spec
         self._config = config
         self.device = usable_device(device)
@@ -303,6 +298,8 @@ class OpenPolicy(ABC):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned.
+
+        On another kind of device PyTorch's streams of random numbers start anew.
 
         Raises:
             CheckpointError: If it is not the state of such a policy.
