@@ -358,15 +358,30 @@ class Router(ABC):
         self.traced.item_sent(stream, began_ns, number, at_ns)
         return is_sent
 
-    def _unmatched(self, patterns: tuple[str, ...]) -> LabelError | None:
+    def _find_node(self, label: str) -> str:
+        """Return the label `node.N` of the node with a label; the label itself if none is known."""
+        patterns = check_patterns(label)
+        known = [(f"node.{node}", labels) for node, labels in enumerate(self.world)]
+        found = [name for name, labels in known if matches(labels | {name}, patterns)]
+        if len(found) > 1:
+            raise LabelError(
+                f"`of({label!r})` is the ctx of one node, and {', '.join(found)} match it. "
+                f"Ask for each by its own label."
+            )
+        is_alone = len(known) == 1  # with a file that may be for several nodes
+        if not (found or is_alone) and (error := self._unmatched(patterns, f"of({label!r})")):
+            raise error
+        return found[0] if found else label
+
+    def _unmatched(self, patterns: tuple[str, ...], asked: str = "") -> LabelError | None:
         """Return the error for patterns that match no node, if the labels of all are known."""
         world = self.world
         if self.grows or not all(world) or any(matches(labels, patterns) for labels in world):
             return None
         known = sorted(frozenset().union(*world))
         return LabelError(
-            f"No node of this job is matched by `to={list(patterns)}`, so what is sent would never "
-            f"arrive.{did_you_mean(patterns[0], known)} The labels of the nodes are: "
+            f"No node of this job is matched by `{asked or f'to={list(patterns)}'}`, so nothing "
+            f"would ever arrive.{did_you_mean(patterns[0], known)} The labels of the nodes are: "
             f"{', '.join(known)}."
         )
 
