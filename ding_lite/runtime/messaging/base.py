@@ -38,7 +38,7 @@ CtxPart: TypeAlias = tuple[Mapping[str, Any], Iterable[str] | None]
 
 
 class CoroutineThread(threading.Thread):
-    """A thread that runs coroutines, none of which may block it."""
+    """A thread that runs coroutines; they must not block it."""
 
 
 class Router(ABC):
@@ -359,7 +359,7 @@ class Router(ABC):
         return is_sent
 
     def _find_node(self, label: str) -> str:
-        """Return the label `node.N` of the node with a label; the label itself if none is known."""
+        """Return the label `node.N` of the node with a label; the label itself if the node is unknown."""
         patterns = check_patterns(label)
         known = [(f"node.{node}", labels) for node, labels in enumerate(self.world)]
         found = [name for name, labels in known if matches(labels | {name}, patterns)]
