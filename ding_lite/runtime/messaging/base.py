@@ -359,7 +359,7 @@ class Router(ABC):
         return is_sent
 
     def _find_node(self, label: str) -> str:
-        """Return the label `node.N` of the node with a label; the label itself if the node is unknown."""
+        """Return the label `node.N` of the node with a label; the same label if it is unknown."""
         patterns = check_patterns(label)
         known = [(f"node.{node}", labels) for node, labels in enumerate(self.world)]
         found = [name for name, labels in known if matches(labels | {name}, patterns)]
