@@ -35,6 +35,7 @@ from ding_lite.errors import (
     NonFiniteError,
     PeerLost,
     RemoteError,
+    ShapeError,
     kind_of,
 )
 from ding_lite.parallel.router.group import Group
@@ -124,6 +125,8 @@ class GradientServer:
         """Whether this node has pushed a gradient."""
         self._pulled = 0, 0
         """The incarnation and the version of the weights that were pulled last."""
+        self._loaded: Loads | None = None
+        """The policy that has loaded them."""
         self._server = server = Server(group, f"ding_lite.gradient_server.{name}", timeout=timeout)
         self._members = group.members
         self._reducer: Reducer | None = None
@@ -134,6 +137,8 @@ class GradientServer:
         self._stalenesses: deque[int] = deque(maxlen=MOST_STALENESSES)
         self._newest: tuple[int, int, Mapping[str, Any]] = (0, 0, {})
         """On the owner: its incarnation, version and weights; replaced as a whole, without lock."""
+        self._shape: tuple[int, ...] | None = None
+        """On the owner: the shape of the gradients that were applied."""
         if server.is_owner:
             self._own = policy.clone()
             self._note_newest(self._own)
@@ -156,14 +161,16 @@ class GradientServer:
             The receipt; None if the server was lost meanwhile, or `until` ended the wait.
 
         Raises:
-            ConfigError: The gradient is no tensor.
+            ConfigError: The gradient is no dense tensor of floating-point numbers.
             DeadlineExceeded: The server could not be reached, or has not answered, in time.
             RemoteError: The called node has not made its server in time, or refused the gradient.
         """
-        if not isinstance(grad_P, Tensor):
+        is_tensor = isinstance(grad_P, Tensor)
+        if not (is_tensor and grad_P.is_floating_point() and grad_P.layout is torch.strided):
+            kind = f", {grad_P.layout} of {grad_P.dtype}" if is_tensor else ""
             raise ConfigError(
-                f"`grad_P` is {kind_of(grad_P)}; a tensor was expected, the first value of "
-                f"`policy.gradients(rollouts)`."
+                f"`grad_P` is {kind_of(grad_P)}{kind}; a dense tensor of floating-point numbers "
+                f"was expected, the first value of `policy.gradients(rollouts)`."
             )
         self.is_agent = True
         # Each agent always pushes to the same node, so that the agents are divided evenly.
@@ -175,7 +182,10 @@ class GradientServer:
         return receipt
 
     def pull(self, policy: Loads, *, until: Callable[[], bool] = lambda: False) -> bool:
-        """Load the newest weights; return whether they differ from those pulled before.
+        """Load the newest weights, unless this policy was the last to load them.
+
+        Returns:
+            Whether weights were loaded.
 
         Raises:
             ConfigError: The policy has no `load_weights`.
@@ -183,12 +193,13 @@ class GradientServer:
             RemoteError: The owner has not made its server in time, or refused the request.
         """
         check_methods(policy, "policy", "load_weights", expected=_LOADS)
-        newest = self._server.call(self._server.owner, "pull", *self._pulled, until=until)
+        known = self._pulled if policy is self._loaded else (0, 0)
+        newest = self._server.call(self._server.owner, "pull", *known, until=until)
         if newest is None:
             return False
         incarnation, version, weights = newest
-        self._pulled = incarnation, version
         policy.load_weights(weights)
+        self._loaded, self._pulled = policy, (incarnation, version)
         return True
 
     @property
@@ -281,6 +292,7 @@ class GradientServer:
         return None if newest[:2] == (incarnation, version) else newest
 
     def _push_here(self, incarnation: int, version: int, grad_P: NumpyArray) -> Receipt:
+        _check_push(incarnation, version, grad_P)
         [receipt] = self._apply(incarnation, [version], grad_P)
         return receipt
 
@@ -288,6 +300,11 @@ class GradientServer:
         """Apply a mean of gradients; refuse a single stale one, or return no receipts."""
         own = self._owned()
         with self._lock:
+            if self._shape not in (None, grad_P.shape):
+                raise ShapeError(
+                    f"The gradient has shape {grad_P.shape}; {self._shape} was expected. Is it of "
+                    f"a network of the same size?"
+                )
             before, limit = self.version, self._max_staleness
             # The staleness is unknown for weights of a former incarnation, or before a first pull.
             is_known = incarnation == self._server.incarnation
@@ -297,6 +314,7 @@ class GradientServer:
                 return []
             if is_applied:
                 own.apply_gradient(torch.from_numpy(np.array(grad_P, np.float32)))
+                self._shape = grad_P.shape
                 self.num_applied += len(versions)
                 self.version += 1
                 self._note_newest(own)
@@ -347,14 +365,7 @@ class Reducer:
         server.register("push", self._push)
 
     def _push(self, incarnation: int, version: int, grad_P: NumpyArray) -> Future[Any]:
-        is_array = isinstance(grad_P, np.ndarray) and grad_P.dtype.kind == "f"
-        if not (is_array and type(incarnation) is type(version) is int):
-            raise ConfigError("A push consists of two whole numbers and an array of floats.")
-        if not np.isfinite(grad_P).all():
-            raise NonFiniteError(
-                "A gradient that was pushed holds NaN or infinity; it would spoil the mean with "
-                "those of others. A lower `lr` or `max_grad_norm` helps when values have blown up."
-            )
+        _check_push(incarnation, version, grad_P)
         pending = _PendingGradient(np.array(grad_P), incarnation, version, Future())
         with self._lock:
             self._waiting.append(pending)
@@ -394,3 +405,14 @@ class Reducer:
             for each in batch:
                 each.answer.set_exception(error)
         self._hand_on()
+
+
+def _check_push(incarnation: object, version: object, grad_P: NumpyArray) -> None:
+    is_array = isinstance(grad_P, np.ndarray) and grad_P.dtype.kind == "f"
+    if not (is_array and type(incarnation) is type(version) is int):
+        raise ConfigError("A push consists of two whole numbers and an array of floats.")
+    if not np.isfinite(grad_P).all():
+        raise NonFiniteError(
+            "A gradient that was pushed holds NaN or infinity, and is not applied. A lower `lr` or "
+            "`max_grad_norm` helps when values have blown up."
+        )

@@ -6,6 +6,7 @@ version wins. So fetching takes no message, whether there is a new version or no
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ from ding_lite.distributed.server import new_incarnation
 from ding_lite.errors import ConfigError, DeadlineExceeded, kind_of
 from ding_lite.parallel.router.group import World
 from ding_lite.settings.rules import check_all, whole
+
+logger = logging.getLogger(__name__)
 
 
 class Model(NamedTuple):
@@ -68,6 +71,8 @@ class ModelServer:
         self._incarnation = new_incarnation()
         self.fetched: Number | None = None
         """The number of the weights of another node that were fetched last."""
+        self._former: set[int] = set()
+        """The incarnations of publishers that others have replaced."""
 
     def publish(
         self, weights: Mapping[str, Tensor], *, half: bool = False, version: int | None = None
@@ -116,6 +121,7 @@ class ModelServer:
 
         The publishing node gets a copy of the weights that it has published last. On other nodes
         all fetches of a version share their tensors: copy them before you change them in place.
+        If several nodes publish in turn, a warning names them.
 
         Args:
             newer_than: Return higher versions only. A restarted publisher counts from 1 again, and
@@ -135,8 +141,27 @@ class ModelServer:
         has_restarted = fetched is not None and fetched.incarnation != number.incarnation
         if number.version <= least and not has_restarted:
             return None
+        if fetched is not None and has_restarted:
+            self._replace(fetched.incarnation, number.incarnation)
         self.fetched = number
         return Model(number.version, published["weights"])
+
+    def _replace(self, former: int, now: int) -> None:
+        """Note that another publisher is fetched from; warn once a former one is back."""
+        if now in self._former and former not in self._former:
+            nodes = [
+                node
+                for node, values in self._topics.of_nodes.items()
+                if values.get(self._announced, (0,))[0] in (former, now)
+            ]
+            logger.warning(
+                "Nodes %s publish `%s` in turn, and the newest is fetched: their versions and "
+                "weights are mixed. Publish on one node, such as `task.at('learner.0')`, or give "
+                "each `ModelServer(name=...)` a name of its own.",
+                " and ".join(map(str, sorted(nodes))),
+                self._published,
+            )
+        self._former.add(former)
 
     @property
     def announced(self) -> Number | None:

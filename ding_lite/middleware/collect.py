@@ -23,7 +23,9 @@ from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.formulas.returns import NStep
 from ding_lite.rl.formulas.schedules import Schedule
 from ding_lite.rl.memory import Memory, fitted, memory_of
+from ding_lite.rl.policies.base.open_policy import OpenPolicy
 from ding_lite.rl.protocols import ActorCritic, Policy, Replay, TakesTurns
+from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import within
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import current_router
@@ -60,6 +62,9 @@ def collect(
 
     With `unroll`, the experience is `ctx.trajectories`, a list of one `Rollout`: env steps in order
     with the log-probabilities of actions, for an `ActorCritic` such as A2C, PPO or IMPALA.
+
+    Policies of one seed explore differently on each node: except on node 0, the random numbers of a
+    policy that has not acted yet are derived from its seed and the node.
 
     A second `collect` replaces what the first one has put on the ctx, so `add_to` or `train`
     belongs between them.
@@ -130,6 +135,7 @@ class _Collector(ABC):
     __name__ = "collect"
 
     def __init__(self, policy: Policy, envs: Envs) -> None:
+        _draw_as_node(policy, current_router().node_id)
         self._policy: Any = policy
         self._envs = envs
         self._episodes = _RecentEpisodes()
@@ -408,6 +414,13 @@ def random_warmup(envs: Envs, replay: Replay, *, steps: int, hold: int = 1) -> M
         warm = True
 
     return _random_warmup
+
+
+def _draw_as_node(policy: object, node_id: int) -> None:
+    """Derive a new policy's random numbers from the node, too: collectors then differ."""
+    if node_id > 0 and isinstance(policy, OpenPolicy) and not policy.env_step:
+        (seed,) = spawn_seeds(policy.config.seed, f"node {node_id}", count=1)
+        policy.reseed(seed)
 
 
 def _concatenate(parts: list[Transitions]) -> Transitions:

@@ -28,6 +28,7 @@ from ding_lite.cancellation import CancelScope, Wait
 from ding_lite.errors import MiddlewareError
 from ding_lite.interruption import is_of_a_signal
 from ding_lite.runtime.context import Context
+from ding_lite.runtime.messaging.base import CoroutineThread
 from ding_lite.runtime.messaging.messages import Messages
 from ding_lite.runtime.middleware import (
     Middleware,
@@ -106,7 +107,7 @@ class LoopThread:
         with self._starting:  # the first coroutines may come from several worker threads at once
             if self._loop is None or self._process != os.getpid():
                 self._loop, self._process = asyncio.new_event_loop(), os.getpid()
-                self._thread = threading.Thread(
+                self._thread = CoroutineThread(
                     target=_run_until_stopped,
                     args=(self._loop,),
                     name="ding_lite-loop",

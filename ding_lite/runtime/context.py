@@ -398,21 +398,29 @@ class ParallelContext(Context):
     that of the task's own ctx.
     """
 
-    __slots__ = ("_by_node", "_changed")
+    __slots__ = ("_by_node", "_changed", "_find_node")
     _by_node: dict[str, dict[str, Any]]
     _changed: threading.Condition
+    _find_node: Callable[[str], str]
+    """Returns the label `node.N` of the node of another label."""
 
-    def __init__(self) -> None:
+    def __init__(self, find_node: Callable[[str], str] = str) -> None:
         super().__init__()
+        object.__setattr__(self, "_find_node", find_node)
         object.__setattr__(self, "_by_node", {})
         object.__setattr__(self, "_changed", threading.Condition())
 
     def of(self, node: str | int) -> Context:
-        """Return a copy of the newest ctx of one peer, by id or label (`2` or `node.2`).
+        """Return a copy of the newest ctx of one peer, by id or label (`2`, `node.2`, `learner`).
 
         It is empty until that peer has sent one.
+
+        Raises:
+            LabelError: No node of the job has the label, or several have it.
         """
         name = f"node.{node}" if isinstance(node, int) else node
+        if not (isinstance(name, str) and name in self._by_node):
+            name = self._find_node(name)
         with self._changed:
             return Context(self._by_node.get(name, {}))
 

@@ -155,6 +155,12 @@ def check_middleware(fn: Any) -> None:
             f"`{fn.__name__}` is a class, and calling it would make an object instead of "
             f"running a step. Give an object of it: `task.use({fn.__name__}(...))`."
         )
+    if hasattr(fn, "__aenter__") and not hasattr(fn, "__enter__"):
+        raise MiddlewareError(
+            f"A middleware is {kind_of(fn)} with `__aenter__`, which nothing would call. A run "
+            f"enters objects with `__enter__` and `__exit__`; in an asynchronous generator, the "
+            f"code around `yield` may also `await`."
+        )
     if not callable(fn):
         raise MiddlewareError(
             f"A middleware is a callable of one argument `ctx`, not {fn!r}, {kind_of(fn)}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from ding_lite.errors import CheckpointError
+from ding_lite.errors import CheckpointError, kind_of
 from ding_lite.runtime.context import Context, set_total_step
 
 
@@ -40,10 +40,11 @@ def load_state(ctx: Context, middleware: Mapping[str, Stateful], state: Mapping[
 
     Middleware with the attribute `optional_state` may be missing in the state, or only there.
     """
-    if not {"total_step", "kept", "ctx", "middleware"} <= state.keys():
+    is_mapping = isinstance(state, Mapping)
+    if not (is_mapping and {"total_step", "kept", "ctx", "middleware"} <= state.keys()):
+        found = f"it has {sorted(state)}" if is_mapping else f"it is {kind_of(state)}"
         raise CheckpointError(
-            f"This is not the state of a task: it has {sorted(state)}. Give what "
-            f"`task.state_dict()` has returned."
+            f"This is not the state of a task: {found}. Give what `task.state_dict()` has returned."
         )
     saved = state["middleware"]
     gone = saved.keys() - middleware.keys() - set(state.get("optional", ()))

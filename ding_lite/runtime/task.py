@@ -13,7 +13,7 @@ from typing import Any, Self
 from weakref import WeakSet
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
-from ding_lite.errors import ConfigError, EnvError, MiddlewareError
+from ding_lite.errors import ConfigError, EnvError, MiddlewareError, kind_of
 from ding_lite.interruption import Interruption
 from ding_lite.io.importing import refuse_while_importing
 from ding_lite.runtime.composition import Composition
@@ -301,8 +301,15 @@ class Task:
         self._pipeline.is_step_made = True
 
     def forward(self, fn: Middleware, ctx: Context | None = None) -> Self:
-        """Run one middleware now, up to its `yield`; in async mode only start it."""
+        """Run one middleware now, up to its `yield`; in async mode only start it.
+
+        Without a `with` block, the threads and the listeners of the task last as long as its node.
+        """
         ctx = self.ctx if ctx is None else ctx
+        if not isinstance(ctx, Context):
+            raise ConfigError(
+                f"`ctx` is {kind_of(ctx)}; a Context was expected, such as `Context(k=1)`."
+            )
         given, fn = fn, self._composition.wrapped(fn)
         if self._async_mode:
             self._refuse_while_running("forward")

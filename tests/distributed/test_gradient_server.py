@@ -16,7 +16,7 @@ from hypothesis import given, settings, strategies as st
 from ding_lite import middleware as mw
 from ding_lite.distributed import GradientServer, World
 from ding_lite.distributed.gradient_server import Reducer
-from ding_lite.errors import ConfigError, RemoteError
+from ding_lite.errors import ConfigError, RemoteError, ShapeError
 from ding_lite.parallel.router import calls as rpc
 from ding_lite.parallel.router.group import Group
 from ding_lite.rl import A2C, A2CConfig, make_envs
@@ -86,6 +86,41 @@ def test_a_push_is_one_optimiser_step_that_a_pull_loads(make_job: MakeJob) -> No
     for name, weights in alone.weights().items():
         assert torch.equal(weights, here.weights()[name])
     assert not agent.pull(here)  # nothing is new
+
+
+def test_a_pull_loads_into_each_policy_also_after_a_load_that_has_failed(make_job: MakeJob) -> None:
+    [agent, _] = make_job().agents
+    with pytest.raises(ShapeError):
+        agent.pull(A2C(SPEC, A2CConfig(hidden=(5,))))
+    one, other = make_policy(), make_policy()
+    assert agent.pull(one)
+    assert agent.pull(other)
+    assert not agent.pull(other)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (gradient()[1:], "Is it of a network of the same size"),
+        (gradient(float("nan")), "holds NaN or infinity"),
+        (gradient().to(torch.complex64), "of torch.complex64; a dense tensor of floating-point"),
+        (gradient().to(torch.int64), "of torch.int64; a dense"),
+        (gradient().to_sparse(), "torch.sparse_coo of torch.float32; a dense"),
+    ],
+)
+def test_an_invalid_gradient_is_an_error_also_where_it_is_stale(
+    make_job: MakeJob, wrong: torch.Tensor, said: str
+) -> None:
+    job = make_job(max_staleness=0)
+    first, second = job.agents
+    first.pull(make_policy())
+    first.push(gradient())
+    receipt = second.push(gradient())
+    assert receipt is not None
+    assert not receipt.is_applied
+    with pytest.raises((ConfigError, RemoteError), match=said):
+        second.push(wrong)
+    assert (job.owner.num_applied, job.owner.num_refused) == (1, 1)
 
 
 def test_a_gradient_may_be_half_precision(make_job: MakeJob) -> None:

@@ -202,6 +202,19 @@ def test_a_publisher_that_was_restarted_is_followed() -> None:
         assert reader.fetch(newer_than=1) is None
 
 
+def test_nodes_that_publish_in_turn_are_named_and_one_that_takes_over_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Cluster(3) as cluster:
+        first, second, reader = (ModelServer(World(router)) for router in cluster.routers)
+        for turn, publisher in enumerate((first, second, first, second, first)):
+            assert not caplog.messages or turn > 2
+            publish(publisher, {"w": torch.full((1,), turn)})
+            assert tensor(fetched(reader)).tolist() == [turn]
+    [warning] = caplog.messages
+    assert warning.startswith("Nodes 0 and 1 publish `model/model` in turn, and the newest is")
+
+
 def test_only_higher_versions_are_newer_also_for_another_server_of_the_node(
     routers: Routers, pair: Pair
 ) -> None:

@@ -23,7 +23,8 @@ from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.replay.episodes import EpisodeBuffer
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.context import Context
-from ding_lite.testing import run_step
+from ding_lite.runtime.messaging.router import use_router
+from ding_lite.testing import Cluster, run_step
 from tests.middleware.running import run_steps
 
 
@@ -70,6 +71,30 @@ def test_epsilon_decides_how_much_is_random(policy: DQN, envs: Envs) -> None:
     ctx, _ = run_step(mw.collect(policy, envs, steps=200, epsilon=constant(1.0)))
     greedy = policy.act(ctx.transitions.obs, explore=False)
     assert 60 < (ctx.transitions.action != greedy).sum() < 140
+
+
+@pytest.mark.parametrize(("kind", "how"), [(DQN, {"steps": 32}), (A2C, {"unroll": 8})])
+def test_policies_of_one_seed_explore_differently_on_each_node(kind: Any, how: Any) -> None:
+    envs = make_envs("CartPole-v1", 4)
+    obs = np.zeros((400, 4), np.float32)
+    alone, used = kind(envs.spec), kind(envs.spec)
+    used.act(obs)
+
+    def drawn(node: int, policy: Any) -> list[int]:
+        with use_router(cluster.routers[node]):
+            mw.collect(policy, envs, **how)
+        actions: list[int] = policy.act(obs).tolist()
+        return actions
+
+    with Cluster(3) as cluster:
+        policies = [kind(envs.spec) for _ in range(3)]
+        first, second, third = map(drawn, range(3), policies)
+        assert first == alone.act(obs).tolist()
+        assert first != second != third != first
+        assert drawn(1, kind(envs.spec)) == second  # the next run draws it again
+        assert drawn(1, used.clone()) == used.act(obs).tolist()  # a resumed policy goes on
+    for name, value in alone.weights().items():
+        assert all((policy.weights()[name] == value).all() for policy in policies)
 
 
 def test_the_return_is_the_mean_of_the_last_twenty_episodes(policy: DQN) -> None:

@@ -58,8 +58,9 @@ def random_numbers() -> Any:
     import random
 
     import numpy as np
+    import torch
 
-    return random.random(), np.random.random()
+    return random.random(), np.random.random(), torch.rand(()).item()
 
 
 def wait_for_the_end() -> None:

@@ -203,6 +203,8 @@ def within_a_function() -> Any:
 def test_a_main_that_no_node_could_import_is_refused(main: Any, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         Parallel.runner(2)(main)
+    with pytest.raises(TypeError, match=r"^Parallel\.runner\(\.\.\.\)\(\) missing .* 'main'"):
+        Parallel.runner(2)()
 
 
 def test_a_runner_within_a_runner_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

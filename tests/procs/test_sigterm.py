@@ -52,7 +52,10 @@ def test_without_auto_recover_sigterm_ends_the_job_with_an_error_that_names_node
         pids = up(program, 2)
         os.kill(pids[victim][0], signal.SIGTERM)
         output = program.refusal()
-        assert f"NodeFailed: Node {victim} was ended by SIGTERM while running `main`." in output
+        assert (
+            f"NodeFailed: Node {victim} was ended by SIGTERM or SIGHUP while running `main`."
+            in output
+        )
         assert "In the same second" not in output
         assert saved_by(victim, folder) > 5
         assert "main has ended" not in output

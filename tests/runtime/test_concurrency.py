@@ -10,12 +10,14 @@ from contextlib import closing
 
 import pytest
 
+from ding_lite.clock import Deadline
 from ding_lite.errors import MiddlewareError
 from ding_lite.runtime.concurrency import Workers
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import current_router, use_router
 from ding_lite.runtime.task import Task
+from ding_lite.testing import Cluster
 from tests.forks import in_a_child
 from tests.threads import switching_often
 
@@ -275,6 +277,46 @@ def test_driving_a_coroutine_from_a_coroutine_is_refused() -> None:
 
     with Task() as task, pytest.raises(MiddlewareError, match=r"`await` the other one"):
         task.use(outer).run(max_step=1)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda task: task.wait_for("go"),
+        lambda task: task.receive("items"),
+        lambda task: [task.send("items", 1, to="node.1") for _ in range(3)],
+        lambda task: task.router.subscribe("topic").wait(),
+        lambda task: task.router.call(0, "answer"),
+        lambda task: task.wait_parallel_ctx(newer_than={"version": 1}),
+    ],
+)
+def test_a_coroutine_that_would_block_all_others_is_refused(
+    is_async: bool, wait: Callable[[Task], object]
+) -> None:
+    async def waits(ctx: Context) -> None:
+        wait(task)
+
+    with Cluster(2) as cluster, use_router(cluster.routers[1]), Task(async_mode=is_async) as task:
+        task.use(waits)
+        with pytest.raises(MiddlewareError, match="to_thread"):
+            task.run(max_step=1)
+
+
+def test_a_coroutine_may_wait_on_another_thread() -> None:
+    heard: list[object] = []
+
+    async def coroutine(ctx: Context) -> None:
+        assert task.router.subscribe("topic").wait(deadline=Deadline.after(0.0)) is False
+        waiting = asyncio.create_task(asyncio.to_thread(task.wait_for, "go"))
+        while not waiting.done():
+            task.emit("go", ctx.total_step)
+            await asyncio.sleep(0)
+        heard.append(await waiting)
+
+    with Task(async_mode=True) as task:
+        task.use(coroutine).run(max_step=2)
+    assert heard == [((0,), {}), ((1,), {})]
 
 
 def test_parallel_runs_its_parts_at_once_and_serial_in_order() -> None:

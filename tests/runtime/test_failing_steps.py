@@ -241,15 +241,6 @@ def _in_a_thread_of_a_coroutine(task: Task, wait: Any) -> None:
     task.use(coroutine).use(fails_after(begins))
 
 
-def _in_a_coroutine_that_blocks_its_loop(task: Task, wait: Any) -> None:
-    begins = threading.Event()
-
-    async def coroutine(ctx: Context) -> None:
-        wait(begins)
-
-    task.use(coroutine).use(fails_after(begins))
-
-
 def _in_a_listener(task: Task, wait: Any) -> None:
     begins = threading.Event()
     task.on("begin", lambda: wait(begins))
@@ -261,7 +252,6 @@ def _in_a_listener(task: Task, wait: Any) -> None:
     [
         _in_parallel,
         _in_a_thread_of_a_coroutine,
-        _in_a_coroutine_that_blocks_its_loop,
         _in_a_listener,
     ],
 )

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import given, strategies as st
 
-from ding_lite.errors import ConfigError, DeadlineExceeded, MiddlewareError
+from ding_lite.errors import CheckpointError, ConfigError, DeadlineExceeded, MiddlewareError
 from ding_lite.runtime.context import Context, ParallelContext
 from ding_lite.runtime.messaging.router import current_router, use_router
 from ding_lite.runtime.task import Task
@@ -145,6 +145,12 @@ class TestSteps:
     def test_a_wrong_argument_is_refused(self, wrong: dict[str, Any], message: str) -> None:
         with pytest.raises(ConfigError, match=message):
             Task(**wrong)
+
+    def test_a_wrong_ctx_or_state_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"`ctx` is a dict; a Context was expected"):
+            Task().forward(boom, {"k": 1})  # type: ignore[arg-type]
+        with pytest.raises(CheckpointError, match=r"not the state of a task: it is None\. Give"):
+            Task().load_state_dict(None)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("what", ["use", "use_step_wrapper", "run", "sync", "renew"])
     def test_changing_a_running_task_is_refused(self, what: str) -> None:

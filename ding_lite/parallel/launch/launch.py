@@ -234,6 +234,7 @@ def _runner(start: Start) -> Runner[Any]:
                 error.add_note(limit)
             raise
 
+    run.__qualname__ = "Parallel.runner(...)"  # in the TypeError for a call without `main`
     return run
 
 

@@ -74,14 +74,16 @@ class Drain:
         until = min(until, self._began_at + MAX_LINGERS * self._linger)
         if until > now > self._began_at + _WARN_AFTER_S and not self._has_warned:
             self._has_warned = True
+            until_free = ", or has lost its place" if self._spec.growth else ""
             for peer, num_events in self._missing().items():
                 logger.warning(
                     "node %d is leaving and waits for node %d to take %s, at most until it has "
-                    "been silent for %g s (DING_LITE_LINGER); Ctrl-C ends the wait",
+                    "been silent for %g s (DING_LITE_LINGER)%s; Ctrl-C ends the wait",
                     self._spec.node_id,
                     peer,
                     _events(num_events),
                     self._linger,
+                    until_free,
                 )
         return until
 

@@ -242,6 +242,7 @@ class NodeRouter(JobView):
 
     def _begin_wait(self, timeout: float | None) -> None:
         self._check_not_forked()
+        super()._begin_wait(timeout)
         if timeout is not None and timeout <= 0:
             return
         if self._is_reading():
@@ -254,8 +255,7 @@ class NodeRouter(JobView):
         self._calls.begin_wait()
 
     def pump(self, ready: Callable[[], bool], timeout: float | None) -> None:
-        if not ready():
-            self._begin_wait(timeout)
+        super().pump(ready, timeout)
         seconds = math.inf if timeout is None else timeout
         deferred = self.deferred_sigint
         if threading.get_ident() == deferred.thread:

@@ -56,7 +56,7 @@ class Failure:
 def raised(spec: NodeSpec, report: Failed) -> Failure:
     message = f": {report.message}" if report.message else ""
     if report.kind == Terminated.__name__:
-        what, traceback = f"was ended by SIGTERM while {report.stage}", ""
+        what, traceback = f"was ended by SIGTERM or SIGHUP while {report.stage}", ""
     else:
         what = f"failed while {report.stage}: {report.kind}{message}"
         traceback = report.traceback

@@ -165,7 +165,7 @@ class NodeProcess(ForkProcess):
         for fd in self._foreign_fds:
             os.close(fd)
         _start("ding_lite-life", _outlive, self._life_fd, self._directory)
-        np.random.seed(None)  # the fork server's state would be the same on all nodes
+        _reseed()  # the fork server's state would be the same on all nodes
 
         with self._connection:
             succeeded = self._work()
@@ -354,6 +354,12 @@ def leaving(router: NodeRouter) -> Iterator[NodeRouter]:
         raise
     finally:
         router.close(good_bye=good_bye)
+
+
+def _reseed() -> None:
+    np.random.seed(None)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.seed()
 
 
 def _take_signals() -> None:

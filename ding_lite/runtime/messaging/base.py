@@ -8,6 +8,7 @@ nodes of a job of several processes.
 from __future__ import annotations
 
 import inspect
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
@@ -15,7 +16,14 @@ from typing import Any, TypeAlias, cast
 
 from ding_lite.cancellation import Wait
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
-from ding_lite.errors import ConfigError, DeadlineExceeded, LabelError, StepCancelled, did_you_mean
+from ding_lite.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    LabelError,
+    MiddlewareError,
+    StepCancelled,
+    did_you_mean,
+)
 from ding_lite.interruption import is_for_program
 from ding_lite.runtime.messaging.collectives import COLLECTIVE, Collectives
 from ding_lite.runtime.messaging.inbox import Inbox, Listening, Receiver, check_listener, check_name
@@ -27,6 +35,10 @@ from ding_lite.settings.rules import check_all, whole
 
 CtxPart: TypeAlias = tuple[Mapping[str, Any], Iterable[str] | None]
 """Some values of a ctx, and patterns of the labels of their receivers; None for all."""
+
+
+class CoroutineThread(threading.Thread):
+    """A thread that runs coroutines; they must not block it."""
 
 
 class Router(ABC):
@@ -239,6 +251,7 @@ class Router(ABC):
             DeadlineExceeded: No answer came in time.
             CodecError: An argument cannot be encoded.
             StepCancelled: The calling step has failed meanwhile.
+            MiddlewareError: A coroutine calls.
             TransportError: This thread reads messages, and cannot wait for one meanwhile.
         """
         deadline = Deadline.after(timeout, self._clock)
@@ -345,15 +358,30 @@ class Router(ABC):
         self.traced.item_sent(stream, began_ns, number, at_ns)
         return is_sent
 
-    def _unmatched(self, patterns: tuple[str, ...]) -> LabelError | None:
+    def _find_node(self, label: str) -> str:
+        """Return the label `node.N` of the node with a label; the same label if it is unknown."""
+        patterns = check_patterns(label)
+        known = [(f"node.{node}", labels) for node, labels in enumerate(self.world)]
+        found = [name for name, labels in known if matches(labels | {name}, patterns)]
+        if len(found) > 1:
+            raise LabelError(
+                f"`of({label!r})` is the ctx of one node, and {', '.join(found)} match it. "
+                f"Ask for each by its own label."
+            )
+        is_alone = len(known) == 1  # with a file that may be for several nodes
+        if not (found or is_alone) and (error := self._unmatched(patterns, f"of({label!r})")):
+            raise error
+        return found[0] if found else label
+
+    def _unmatched(self, patterns: tuple[str, ...], asked: str = "") -> LabelError | None:
         """Return the error for patterns that match no node, if the labels of all are known."""
         world = self.world
         if self.grows or not all(world) or any(matches(labels, patterns) for labels in world):
             return None
         known = sorted(frozenset().union(*world))
         return LabelError(
-            f"No node of this job is matched by `to={list(patterns)}`, so what is sent would never "
-            f"arrive.{did_you_mean(patterns[0], known)} The labels of the nodes are: "
+            f"No node of this job is matched by `{asked or f'to={list(patterns)}'}`, so nothing "
+            f"would ever arrive.{did_you_mean(patterns[0], known)} The labels of the nodes are: "
             f"{', '.join(known)}."
         )
 
@@ -388,8 +416,14 @@ class Router(ABC):
         return False
 
     def _begin_wait(self, timeout: float | None) -> None:
-        """Prepare for a wait; raise TransportError on the thread that reads messages."""
-        return
+        """Prepare for a wait; raise an error on a thread that others need meanwhile."""
+        may_wait = timeout is None or timeout > 0
+        if may_wait and isinstance(threading.current_thread(), CoroutineThread):
+            raise MiddlewareError(
+                "A coroutine cannot wait for a message, as no other coroutine could run meanwhile. "
+                "Wait in a middleware that is a plain function, or on another thread: `await "
+                "asyncio.to_thread(task.wait_for, event)`."
+            )
 
     def _checked(self, until: Until | None, timeout: float | None) -> Until:
         """Return `until` for a wait that may not begin on the thread that reads messages."""
@@ -410,7 +444,8 @@ class Router(ABC):
     def pump(self, ready: Callable[[], bool], timeout: float | None) -> None:
         """Read messages on this thread until `ready()`, if that saves time; may return early.
 
-        Another thread that makes `ready` true calls `wake_pump`. By default it returns at once.
+        Another thread that makes `ready` true calls `wake_pump`. By default it only checks that
+        this thread may wait.
 
         Args:
             ready: Checked after each message, and after `wake_pump`. It must not wait.
@@ -419,7 +454,8 @@ class Router(ABC):
         Raises:
             KeyboardInterrupt: Ctrl-C was pressed meanwhile.
         """
-        return
+        if not ready():
+            self._begin_wait(timeout)
 
     def wake_pump(self) -> None:
         """Make the pumping thread check `ready` again; safe from any thread."""

@@ -84,8 +84,8 @@ def check_listener(event: str, fn: object) -> None:
     if shape_of(fn) is not MiddlewareShape.FUNCTION:
         raise ConfigError(
             f"A listener of `{event}` is a plain function, and `{name_of(fn)}` a "
-            f"{shape_of(fn).value}, of which nothing would run. Await in a middleware instead, "
-            f"which calls `task.wait_for`."
+            f"{shape_of(fn).value}, of which nothing would run. A coroutine may be a "
+            f"middleware, and wait by `await asyncio.to_thread(task.wait_for, {event!r})`."
         )
 
 

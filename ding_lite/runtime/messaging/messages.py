@@ -59,7 +59,7 @@ class Messages:
         is_aside: Callable[[], bool],
         clock: Clock,
     ) -> None:
-        self.parallel_ctx = ParallelContext()
+        self.parallel_ctx = ParallelContext(router._find_node)
         """For each key, the newest value that any node has put on its ctx."""
         share_latch(self.parallel_ctx, latch)
         self.pending: deque[tuple[str, Emission]] = deque()

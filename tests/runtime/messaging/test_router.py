@@ -201,8 +201,25 @@ def test_a_share_that_no_node_would_get_warns_unless_the_node_is_alone(caplog: A
     assert record.levelname == "WARNING"
     assert record.getMessage().startswith(
         "`task.share('weights')`: No node of this job is matched by `to=['lerner', 'evaluator']`, "
-        'so what is sent would never arrive. Did you mean "learner"?'
+        'so nothing would ever arrive. Did you mean "learner"?'
     )
+
+
+def test_the_ctx_of_a_node_is_found_by_its_role_and_an_unknown_label_is_refused() -> None:
+    roles = ["learner", "collector", "collector"]
+    with Cluster(3, roles=roles) as cluster, use_router(cluster.routers[1]):
+        newest = Task().parallel_ctx
+    newest.receive(0, {"version": 3})
+    for known in (0, "node.0", "learner", "learner.0", "learn*"):
+        assert newest.of(known).version == 3
+    for silent in (2, "node.2", "collector.1"):
+        assert newest.of(silent) == {"total_step": 0}
+    for unknown in (9, -1, "lerner"):
+        with pytest.raises(LabelError, match=r"No node of this job is matched by `of\("):
+            newest.of(unknown)
+    with pytest.raises(LabelError, match=r"of one node, and node\.1, node\.2 match it"):
+        newest.of("collector")
+    assert Task().parallel_ctx.of("learner") == {"total_step": 0}  # a job of one node
 
 
 @pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
