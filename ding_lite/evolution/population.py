@@ -366,7 +366,9 @@ def _shapes(policy: Policy) -> dict[str, tuple[int, ...]]:
 
 
 def _copied(parts: Mapping[str, object]) -> dict[str, Any]:
-    return {n: copied(p) if isinstance(p, nn.Module) else p for n, p in parts.items()}
+    modules = {name: part for name, part in parts.items() if isinstance(part, nn.Module)}
+    copies: Any = copied(nn.ModuleDict(modules))  # together, as they may share layers
+    return {**parts, **copies}
 
 
 def _make_policy(
