@@ -20,6 +20,7 @@ from ding_lite.evolution.search import LEARN_EVERY, Value
 from ding_lite.rl.batch import FloatArray, NumpyArray, Transitions
 from ding_lite.rl.memory import Memory, memory_of
 from ding_lite.rl.policies.base.open_policy import OpenPolicy
+from ding_lite.rl.policies.box_policy import BoxPolicy
 from ding_lite.rl.protocols import ActorCritic, Policy
 from ding_lite.rl.seeding import make_rng, rng_state
 from ding_lite.rl.spec import EnvSpec
@@ -331,6 +332,16 @@ def made_like(policy: Policy, config: object) -> Policy:
     if device is None:
         return make(policy.spec, config)
     return make(policy.spec, config, device=device)
+
+
+def made_from(policy: Policy, config: object) -> Policy:
+    """Make a policy in the state of another, with other settings of networks of the same shapes."""
+    twin = made_like(policy, config)
+    twin.load_state_dict(policy.state_dict())
+    if isinstance(twin, BoxPolicy):
+        for weight, value in twin.fixed_weights.items():
+            twin.flat_weights[0][weight].fill_(value)
+    return twin
 
 
 def _check_searched(searched: Sequence[str], policy: Policy) -> None:

@@ -15,15 +15,14 @@ from typing import Any, cast, get_args
 import numpy as np
 
 from ding_lite.errors import ConfigError
-from ding_lite.evolution.agent import Agent, made_like
+from ding_lite.evolution.agent import Agent, made_from, made_like
 from ding_lite.evolution.growth import convolutions
 from ding_lite.evolution.growth.layers import IDENTITIES, deepen, resize, resize_memory, shorten
 from ding_lite.evolution.growth.modules import grow_policy, has_own_network, shake
 from ding_lite.evolution.growth.parameter_layout import ParameterLayout, layout_of
-from ding_lite.evolution.search import LEARN_EVERY, Search, Value, check_search
+from ding_lite.evolution.search import LEARN_EVERY, Search, Value, accepts, check_search
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.policies.base.open_policy import OpenPolicy
-from ding_lite.rl.policies.box_policy import BoxPolicy
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
@@ -35,6 +34,9 @@ _KERNEL_PROB = 0.3
 """The probability that such a mutation changes a kernel, unless it changes a layer."""
 _MAX_KERNEL = 9
 """The largest size of a kernel after growth, in pixels."""
+
+_TRIES = 8
+"""The number of values that are drawn until the settings accept one."""
 
 KINDS = ("none", "architecture", "weights", "activation", "hyperparameters")
 
@@ -57,11 +59,12 @@ class Mutation:
         mutation_sd: The standard deviation of the noise, relative to the root mean square of a
             tensor.
         num_nodes: The maximum number of units added or removed at a time.
-        max_nodes: The maximum width of a hidden layer.
+        max_nodes: The maximum width of a hidden layer. Layers that are wider stay, and a new layer
+            may be as wide as the one before it.
         min_nodes: The minimum width of a hidden layer.
         max_layers: The maximum number of hidden layers.
         min_layers: The minimum number of hidden layers.
-        mutate_elite: Whether the best agent is mutated, too.
+        mutate_elite: Whether the elite of the tournament is mutated, too.
         seed: Seed of all random choices.
 
     Raises:
@@ -273,11 +276,14 @@ class Mutation:
 
     def _mutate_hyperparameter(self, agent: Agent) -> str:
         values = agent.hyperparameters
-        drawn = self.search.mutate(values, self._rng)
-        if drawn is None:
-            return "none"
-        name, value = drawn
-        return _change(agent, name, values[name], value)
+        for _ in range(_TRIES):
+            drawn = self.search.mutate(values, self._rng)
+            if drawn is None:
+                break
+            name, value = drawn
+            if name == LEARN_EVERY or accepts(agent.config, {name: value}):
+                return _change(agent, name, values[name], value)
+        return "none"
 
 
 class _Opened:
@@ -320,12 +326,8 @@ def _change(agent: Agent, name: str, before: Value, after: Value) -> str:
     if name == LEARN_EVERY:
         agent.learn_every = None if after is None else int(after)
     else:
-        policy = made_like(agent.policy, dataclasses.replace(agent.config, **{name: after}))
-        policy.load_state_dict(agent.policy.state_dict())
-        if isinstance(policy, BoxPolicy):
-            for weight, value in policy.fixed_weights.items():
-                policy.flat_weights[0][weight].fill_(value)
-        agent.replace_policy(policy)
+        config = dataclasses.replace(agent.config, **{name: after})
+        agent.replace_policy(made_from(agent.policy, config))
     return f"{name} {_format(before)} -> {_format(after)}"
 
 

@@ -6,14 +6,23 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
+import torch
 from torch import nn
 
-from ding_lite.errors import CheckpointError, ConfigError, kind_of
-from ding_lite.evolution.agent import Agent, Birth, made_like, make_agent
+from ding_lite.errors import CheckpointError, ConfigError, ShapeError, kind_of
+from ding_lite.evolution.agent import Agent, Birth, made_from, made_like, make_agent
 from ding_lite.evolution.growth.modules import has_own_network
 from ding_lite.evolution.growth.parameter_layout import convs_of
 from ding_lite.evolution.mutation import Mutation
-from ding_lite.evolution.search import LEARN_EVERY, Search, Value, as_dataclass, check_search
+from ding_lite.evolution.search import (
+    LEARN_EVERY,
+    Search,
+    Value,
+    accepts,
+    as_dataclass,
+    check_search,
+    with_values,
+)
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.io.memory import check_fits
 from ding_lite.rl.networks.conv import Conv
@@ -21,7 +30,6 @@ from ding_lite.rl.policies.base.config import own_config
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state, spawn_seeds
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 from ding_lite.rl.weights.flat_module import MakeModule, copied
 from ding_lite.rl.weights.optimizers import MakeOptimizer, unused_settings
 from ding_lite.rl.wrong_calls import takes
@@ -86,6 +94,8 @@ class Population:
         """All agents, by place. The objects stay; their policies are replaced."""
         self.generation = 0
         """The number of the current generation, from 0."""
+        self.search: Search | None = None
+        """The hyperparameters that `Population.of` was given to search."""
         self.lives: list[Life] = []
         """The records of all agents in all finished generations."""
         self._next_id = 1 + max(agent.birth.id for agent in agents)
@@ -110,7 +120,7 @@ class Population:
 
         Args:
             policy: The kind of policy, such as `DQN`, or a function of the spec, and a config if it
-                takes one, that makes a policy.
+                takes one, that makes a policy. If that is trained, all agents continue it.
             spec: The spec of the environments, `envs.spec`.
             search: The hyperparameters to search, with their bounds; none by default.
             size: The number of agents. More agents search more settings at a time, at proportional
@@ -126,7 +136,8 @@ class Population:
 
         Raises:
             ConfigError: A setting to search is not one of the policy's, a number is out of range,
-                or the machine has too little memory for so many agents.
+                settings change the networks of a trained policy, or the machine has too little
+                memory for so many agents.
         """
         search = search or Search()
         check_all(
@@ -150,7 +161,7 @@ class Population:
         def make(place: int, own_seed: int) -> Agent:
             drawn = search.draw(make_rng(own_seed, "search"))
             learn_every = drawn.pop(LEARN_EVERY, None)
-            own = dataclasses.replace(base, **drawn, seed=own_seed)
+            own = dataclasses.replace(with_values(base, drawn), seed=own_seed)
             return make_agent(
                 _make_policy(policy, spec, own, parts, searched=(*drawn, "seed")),
                 place=place,
@@ -160,11 +171,12 @@ class Population:
 
         first = make(0, *spawn_seeds(seed, "population", count=1))
         _check_fits(first, size)
-        if isinstance(first.policy, TorchPolicy):
-            _check_shapes(first, search)
+        _check_shapes(first, search)
         seeds = spawn_seeds(seed, "population", count=size)
         others = [make(place, own_seed) for place, own_seed in enumerate(seeds) if place]
-        return cls([first, *others], seed=seed)
+        population = cls([first, *others], seed=seed)
+        population.search = search
+        return population
 
     def __len__(self) -> int:
         return len(self.agents)
@@ -200,7 +212,7 @@ class Population:
                 a policy cannot be mutated in this way.
         """
         self._check_evaluated()
-        check_applies(tournament, mutation, self.agents)
+        check_applies(tournament, mutation, self)
         selection = tournament.select(self.agents)
         self.lives += self.lives_now()
         self.generation += 1
@@ -270,6 +282,7 @@ class Population:
     def clone(self) -> Self:
         """Make an independent population in exactly this state."""
         twin = type(self)([agent.clone() for agent in self.agents])
+        twin.search = self.search
         twin.load_state_dict(self.state_dict())
         return twin
 
@@ -288,14 +301,15 @@ class Population:
             )
 
 
-def check_applies(tournament: Tournament, mutation: Mutation, agents: Sequence[Agent]) -> None:
+def check_applies(tournament: Tournament, mutation: Mutation, population: Population) -> None:
     """Raise if a tournament or a mutation does not apply to the agents of a population.
 
     Raises:
         ConfigError: The tournament is larger than the population, a policy cannot be mutated in
-            this way or has a `reduce_gradient`, or the mutation searches settings that the agents
-            do not.
+            this way or has a `reduce_gradient`, or the mutation searches other settings than the
+            agents, or within other bounds.
     """
+    agents = population.agents
     if isinstance(tournament, Tournament):  # one of your own may be of any size
         tournament.check(agents)
     mutation.check(agents[0].policy)
@@ -307,12 +321,17 @@ def check_applies(tournament: Tournament, mutation: Mutation, agents: Sequence[A
             f"and several nodes train other agents each."
         )
     search: object = getattr(mutation, "search", None)  # one of your own may have none
-    names = search.parameters if isinstance(search, Search) else ()
-    other = sorted(set(names) - set(agents[0].searched))
-    if other:
+    mutated = search.parameters if isinstance(search, Search) else {}
+    drawn = {} if population.search is None else population.search.parameters
+    for name, parameter in mutated.items():
+        if name not in agents[0].searched:
+            found = f"`{name}`, and the agents search {', '.join(agents[0].searched) or 'nothing'}"
+        elif drawn.get(name, parameter) != parameter:
+            found = f"`{name}` in {parameter}, and the agents in {drawn[name]}"
+        else:
+            continue
         raise ConfigError(
-            f"The mutation searches `{other[0]}`, and the agents search "
-            f"{', '.join(agents[0].searched) or 'nothing'}. Give both the same search: "
+            f"The mutation searches {found}. Give both the same search: "
             f"`Population.of(policy, spec, search)` and `Mutation(search)`."
         )
 
@@ -351,6 +370,8 @@ def _check_shapes(agent: Agent, search: Search) -> None:
     shapes = _shapes(agent.policy)
     for name, parameter in search.without({LEARN_EVERY}).parameters.items():
         for value in parameter.examples():
+            if not accepts(agent.config, {name: value}):  # beside what it has drawn
+                continue
             other = made_like(agent.policy, dataclasses.replace(agent.config, **{name: value}))
             if _shapes(other) != shapes:
                 raise ConfigError(
@@ -366,7 +387,9 @@ def _shapes(policy: Policy) -> dict[str, tuple[int, ...]]:
 
 
 def _copied(parts: Mapping[str, object]) -> dict[str, Any]:
-    return {n: copied(p) if isinstance(p, nn.Module) else p for n, p in parts.items()}
+    modules = {name: part for name, part in parts.items() if isinstance(part, nn.Module)}
+    copies: Any = copied(nn.ModuleDict(modules))  # together, as they may share layers
+    return {**parts, **copies}
 
 
 def _make_policy(
@@ -377,12 +400,31 @@ def _make_policy(
     *,
     searched: Sequence[str],
 ) -> Policy:
-    """Make the policy of an agent with its own settings, also if a function does not use them."""
+    """Make the policy of an agent with its own settings, also if a function does not use them.
+
+    A trained policy continues, with random numbers of its own.
+    """
     given = (spec, config) if takes(policy, spec, config, **parts) else (spec,)
     made = policy(*given, **_copied(parts))
-    if all(getattr(made.config, name) == getattr(config, name) for name in searched):
-        return made
-    return made_like(made, config)
+    is_own = all(getattr(made.config, name) == getattr(config, name) for name in searched)
+    if not (getattr(made, "train_iter", 0) or (not is_own and _has_other_weights(made))):
+        return made if is_own else made_like(made, config)
+    try:
+        own = made if is_own else made_from(made, config)
+    except (CheckpointError, ShapeError) as error:
+        raise ConfigError(
+            f"The function given as `policy` makes a trained {type(made).__name__}, and with the "
+            f"settings of the population its networks are others: {error} Leave those settings "
+            f"out."
+        ) from error
+    make_agent(own).reseed(config.seed)
+    return own
+
+
+def _has_other_weights(policy: Policy) -> bool:
+    """Return whether the weights are others than those of a new policy of the same settings."""
+    weights, new = policy.weights(), made_like(policy, policy.config).weights()
+    return any(not torch.equal(weights[name], new[name]) for name in new)
 
 
 def _base_config(
@@ -395,5 +437,11 @@ def _base_config(
             f"the defaults of its settings, and needs a second argument. Give that a default: "
             f"def make(spec, config=DQNConfig())."
         )
-    own = as_dataclass(policy(spec, **_copied(parts)).config)
+    made: object = policy(spec, **_copied(parts))
+    if isinstance(made, Agent) or not isinstance(made, Policy):
+        raise ConfigError(
+            f"The function given as `policy` returned {kind_of(made)}; a policy was expected, such "
+            f"as a DQN, or the `policy` of an Agent."
+        )
+    own = as_dataclass(made.config)
     return own if config is None else own_config(config, type(own))

@@ -271,14 +271,15 @@ class Search:
                 setting's range.
         """
         known = [field.name for field in dataclasses.fields(as_dataclass(config))]
+        fixed = _fixed_names(type(config))
         faults = []
         for name, parameter in self.parameters.items():
             if name == LEARN_EVERY:
                 continue
-            if name in _FIXED and name in known:
+            if name in fixed and name in known:
                 faults.append(f"`{name}` cannot be searched: {_FIXED[name]}")
             elif name not in known:
-                searchable = [*(key for key in known if key not in _FIXED), LEARN_EVERY]
+                searchable = [*(key for key in known if key not in fixed), LEARN_EVERY]
                 faults.append(
                     f'Unknown key "{name}".{did_you_mean(name, searchable)} What can be searched '
                     f"of {kind_of(config)} is: {', '.join(searchable)}"
@@ -306,14 +307,7 @@ class Search:
         for names in combinations(values, min(2, len(values))):
             for chosen in product(*(values[name] for name in names)):
                 drawn = {**first, **dict(zip(names, chosen, strict=True))}
-                try:
-                    dataclasses.replace(config, **drawn)
-                except ConfigError as error:
-                    shown = ", ".join(f"{name}={value!r}" for name, value in drawn.items())
-                    raise ConfigError(
-                        f"The search may come to {shown}, which is refused: {error} Choose "
-                        f"bounds and values that all go together."
-                    ) from error
+                with_values(config, drawn)
 
     def _is_learned(self, config: Any) -> bool:  # noqa: ANN401 - any dataclass
         return "learn_alpha" not in self.parameters and getattr(config, "learn_alpha", False)
@@ -335,6 +329,26 @@ def as_dataclass(config: object) -> Any:  # noqa: ANN401 - a dataclass of any ki
     return config
 
 
+def with_values(config: Any, values: Mapping[str, Value]) -> Any:  # noqa: ANN401 - any dataclass
+    """Return settings with other values; raise ConfigError if the settings refuse them."""
+    try:
+        return dataclasses.replace(config, **values)
+    except ValueError as error:
+        shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        raise ConfigError(
+            f"The search may come to {shown}, which is refused: {str(error).rstrip('.')}. Choose "
+            f"bounds and values that all go together."
+        ) from error
+
+
+def accepts(config: Any, values: Mapping[str, Value]) -> bool:  # noqa: ANN401 - any dataclass
+    try:
+        with_values(config, values)
+    except ConfigError:
+        return False
+    return True
+
+
 def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever is given
     """Convert a NumPy scalar: a saved search could not be read from its `repr`."""
     return value.item() if isinstance(value, np.generic) else value
@@ -346,6 +360,13 @@ def _not_numbers(**named: float) -> list[str]:
         for name, value in named.items()
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
     ]
+
+
+def _fixed_names(config: type) -> set[str]:
+    """Return the settings that cannot be searched; others of a user may have the same names."""
+    ours = [kind for kind in config.__mro__ if kind.__module__.startswith("ding_lite.")]
+    own = {name for kind in ours for name in getattr(kind, "__dataclass_fields__", ())}
+    return {"seed", "n_step"} | (_FIXED.keys() & own)
 
 
 def _misfits(config: Any, name: str, parameter: Parameter) -> list[str]:  # noqa: ANN401 - any dataclass

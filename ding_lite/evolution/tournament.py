@@ -19,7 +19,7 @@ class Selection:
     """The result of the tournaments of a generation."""
 
     elite: int | None
-    """The place of the best agent, which stays unchanged; None without elitism."""
+    """The place of the fittest agent, which stays unchanged; None without elitism."""
     parents: tuple[int, ...]
     """The place of the parent for each place of the next generation. A parent keeps its own
     place."""
@@ -34,7 +34,7 @@ class Tournament:
     Args:
         size: The number of agents in one tournament. A larger one favours the best agents and
             loses diversity sooner; 2 is usual.
-        elitism: Whether the best agent always stays, unchanged.
+        elitism: Whether the fittest agent always stays, unchanged.
         window: The number of evaluations in the mean. More are less noisy, and slower to follow
             changes.
         seed: Seed of the draws.

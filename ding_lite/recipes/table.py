@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ding_lite.errors import ConfigError, did_you_mean, kind_of
-from ding_lite.evolution.agent import made_like
 from ding_lite.io.importing import find_member
 from ding_lite.options.run_options import MAX_ENV_STEPS, MAX_ENV_STEPS_OF_EVOLUTION
 from ding_lite.recipes.evolve_config import (
@@ -145,8 +144,8 @@ class FunctionConfig:
 def _recipe_of_function(make: Callable[..., Any], spec: Callable[[], EnvSpec]) -> Recipe:
     made = made_by(make, spec())
 
-    def build(spec: EnvSpec, config: FunctionConfig | None, **parts: object) -> Policy:
-        return made_by(make, spec, config.seed if config else 0, **parts)
+    def build(spec: EnvSpec, config: object = None, **parts: object) -> Policy:
+        return made_by(make, spec, getattr(config, "seed", 0), **parts)
 
     build.__name__ = getattr(make, "__name__", "policy")
     config: type[SingleConfig] = OffPolicyConfig
@@ -228,25 +227,19 @@ def _recipe_of_made(recipe: Recipe, env: EnvMaker) -> Recipe:
 
     Each agent has a policy like the one that the function makes, with settings of its own.
     """
-    make = recipe.policy
-    made = make(env.spec(), None)
+    made = recipe.policy(env.spec(), None)
     config: Any = made.config
     fields = dataclasses.fields(config) if dataclasses.is_dataclass(config) else ()
     own = {field.name: getattr(config, field.name) for field in fields}
     if "seed" not in own:
         raise ConfigError(
-            f"`{make.__name__}` makes {kind_of(made)} with the "
+            f"`{recipe.policy.__name__}` makes {kind_of(made)} with the "
             f"`config` {config!r:.80}. A population draws settings for each agent, so a dataclass "
             f"with a field `seed` was expected. With any policy, use `mw.for_each`, "
             f"`mw.evaluate` and `mw.evolve`."
         )
 
-    def build(spec: EnvSpec, config: object = None, **parts: object) -> Policy:
-        like: Policy = make(spec, None, **parts)
-        return like if config is None else made_like(like, config)
-
-    build.__name__ = make.__name__
-    of_one = dataclasses.replace(recipe, policy=build, policy_config=type(config))
+    of_one = dataclasses.replace(recipe, policy_config=type(config))
     several = _recipe_of_several(of_one)
     del own["seed"]
     presets = {env.name: own}

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Population
-from ding_lite.evolution.search import Search, integer, log_uniform
+from ding_lite.evolution.search import Search, choice, integer, log_uniform
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.nest import leaves
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
@@ -23,6 +25,8 @@ from ding_lite.rl.policies.ppo import PPO
 from ding_lite.rl.policies.sac import SAC
 from ding_lite.rl.protocols import ActorCritic, Policy
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_policies.config import TorchPolicyConfig
+from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 from tests.evolution.conftest import some_transitions
 
 SMALL = DQNConfig(hidden=(8, 8))
@@ -108,6 +112,74 @@ def test_each_agent_of_a_function_has_its_own_settings_and_weights(
     ]
     assert len({agent.config.lr for agent in population}) == 3
     assert not states_equal(population[0].policy.weights(), population[1].policy.weights())
+
+
+def trained_dqn(spec: EnvSpec, *, weights_alone: bool = False) -> DQN:
+    policy, donor = (DQN(spec, SMALL) for _ in range(2))
+    for seed in range(3):
+        donor.learn(some_transitions(spec, 16, seed=seed))
+    donor.act(np.zeros((5, 4), dtype=np.float32))
+    if weights_alone:
+        policy.load_weights(donor.weights())
+        return policy
+    return donor
+
+
+def loaded_into(config: DQNConfig, trained: DQN) -> DQN:
+    policy = DQN(trained.spec, config)
+    if trained.train_iter:
+        policy.load_state_dict(trained.state_dict())
+    else:
+        policy.load_weights(trained.weights())
+    return policy
+
+
+@pytest.mark.parametrize("search", [None, Search(lr=log_uniform(1e-4, 1e-2))])
+@pytest.mark.parametrize(
+    "make_of",
+    [
+        lambda trained: lambda spec: trained,
+        lambda trained: lambda spec: trained.clone(),
+        lambda trained: lambda spec, config=SMALL: loaded_into(config, trained),
+    ],
+    ids=["itself", "clone", "with a config"],
+)
+@pytest.mark.parametrize("weights_alone", [False, True])
+def test_agents_continue_a_trained_policy_each_with_its_own_random_numbers(
+    spec: EnvSpec, make_of: Any, search: Search | None, weights_alone: bool
+) -> None:
+    trained = trained_dqn(spec, weights_alone=weights_alone)
+    state, count = trained.state_dict(), trained.train_iter
+    population = Population.of(make_of(trained), spec, search, size=3)
+    assert len({agent.config.seed for agent in population}) == 3
+    assert len({agent.config.lr for agent in population}) == (1 if search is None else 3)
+    obs = np.zeros((200, 4), dtype=np.float32)
+    tried = [agent.act(obs, epsilon=1.0).tolist() for agent in population]
+    assert tried[0] != tried[1] != tried[2] != tried[0]
+    for agent in population:
+        policy: Any = agent.policy
+        assert policy is not trained
+        assert policy.train_iter == count
+        if not weights_alone:
+            kept = ("q_net", "target_net", "adam")
+            assert all(states_equal(policy.state_dict()[key], state[key]) for key in kept)
+        assert states_equal(policy.weights(), trained.weights())
+    population[0].learn(some_transitions(spec, 16))
+    assert not states_equal(population[0].weights(), population[1].weights())
+    assert states_equal(population[1].weights(), trained.weights())
+
+
+def test_a_trained_policy_does_not_become_one_of_other_networks(spec: EnvSpec) -> None:
+    trained = trained_dqn(spec)
+    with pytest.raises(ConfigError, match="makes a trained DQN, and with the settings of the pop"):
+        Population.of(lambda spec: trained.clone(), spec, config={"hidden": (16,)})
+
+
+def test_a_function_that_makes_no_policy_is_refused(spec: EnvSpec) -> None:
+    for made, said in ((Agent(DQN(spec)), "returned an Agent; .* `policy` of"), (None, "None")):
+        make: Any = lambda spec, made=made: made  # noqa: E731
+        with pytest.raises(ConfigError, match=said):
+            Population.of(make, spec)
 
 
 def test_a_function_that_needs_a_config_is_refused(spec: EnvSpec) -> None:
@@ -350,6 +422,71 @@ def test_a_mutation_of_another_search_is_refused(spec: EnvSpec, search: Search) 
         judge(other)
         with pytest.raises(ConfigError, match=f"and the agents search.* {said}"):
             other.evolve(Tournament(), Mutation(search))
+    population = Population.of(DQN, spec, search, size=2, config=SMALL)
+    for one in (population, population.clone()):
+        judge(one)
+        for parameter in (log_uniform(1e-1, 1.0), choice(1e-3, 1e-2)):
+            with pytest.raises(ConfigError, match=r"searches `lr` in .*, and the agents in Range"):
+                one.evolve(Tournament(), Mutation(Search(lr=parameter)))
+        one.evolve(Tournament(), Mutation(Search(lr=log_uniform(1e-4, 1e-2))))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Picky(TorchPolicyConfig):
+    """Settings of which two go together, and three do not."""
+
+    a: int = 1
+    b: int = 1
+    c: int = 1
+    activation: str = "relu"
+    hidden: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.a + self.b + self.c > 11:
+            raise ValueError("a + b + c is above 11")
+
+
+class PickyPolicy(TorchPolicy[Picky]):
+    def build(self) -> None:
+        kinds = {"relu": nn.ReLU, "tanh": nn.Tanh}
+        layers = nn.Linear(4, self.config.hidden), kinds[self.config.activation]()
+        self.net = nn.Sequential(*layers, nn.Linear(self.config.hidden, 2))
+
+    def choose(self, obs: Any, explore: bool) -> Any:
+        return self.net(obs).argmax(-1)
+
+    def loss(self, batch: Any) -> Any:
+        return self.net(batch.obs).square().mean(-1), {}
+
+
+def test_values_that_settings_refuse_together_are_drawn_again(spec: EnvSpec) -> None:
+    parameter = integer(1, 5, grow=2.0, shrink=0.5)
+    search = Search(a=parameter, b=parameter, c=parameter)
+    with pytest.raises(ConfigError, match=r"to a=4, b=5, c=4, which is refused: a \+ b .* 11\. C"):
+        Population.of(PickyPolicy, spec, search, size=2, seed=0)
+    population = Population.of(PickyPolicy, spec, search, size=2, seed=1)
+    mutation = Mutation(search, none=0.0, architecture=0.0, weights=0.0)
+    assert "none" not in [mutation.mutate(agent) for agent in population for _ in range(200)]
+    for agent in population:
+        sums = sum(int(cast(Any, value)) for value in agent.hyperparameters.values())
+        assert sums <= 11
+    stuck = Agent(PickyPolicy(spec, Picky(a=5, b=5)), searched=("c",))
+    only_c = Mutation(Search(c=choice(2, 5)), none=0.0, architecture=0.0, weights=0.0)
+    assert only_c.mutate(stuck) == "none"
+    with pytest.raises(ConfigError, match=r"a=1, b=9, which is refused: a \+ b"):
+        Population.of(PickyPolicy, spec, Search(a=parameter, b=choice(5, 9)), config=Picky(c=3))
+
+
+def test_settings_of_an_own_policy_may_have_the_names_of_this_package(spec: EnvSpec) -> None:
+    search = Search(activation=choice("relu", "tanh"))
+    population = Population.of(PickyPolicy, spec, search, size=2)
+    mutation = Mutation(search, none=0.0, architecture=0.0, weights=0.0)
+    assert mutation.mutate(population[0]).startswith("activation ")
+    with pytest.raises(ConfigError, match="with 16 the networks of PickyPolicy have other shapes"):
+        Population.of(PickyPolicy, spec, Search(hidden=choice(8, 16)))
+    with pytest.raises(ConfigError, match="`seed` cannot be searched"):
+        Population.of(PickyPolicy, spec, Search(seed=integer(1, 2)))
 
 
 def test_policies_that_average_their_gradients_are_not_evolved(spec: EnvSpec) -> None:

@@ -26,6 +26,7 @@ from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.policies.ppo import PPO
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.testing import run_step
+from tests.evolution.conftest import some_transitions
 
 SEARCH = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, 32), learn_every=integer(4, 16))
 SMALL: dict[str, Any] = {
@@ -209,6 +210,22 @@ def test_a_function_makes_the_policy_of_each_agent() -> None:
     assert loaded.config.gamma == 0.9
     with pytest.raises(ConfigError, match="`device` was given beside a function that makes"):
         evolve(make, "CartPole-v1", device="cuda", out="other", quiet=True)
+
+
+def test_a_trained_policy_evolves_further() -> None:
+    trained = DQN(make_envs("CartPole-v1", 1).spec, DQNConfig(hidden=(8,)))
+    for seed in range(3):
+        trained.learn(some_transitions(trained.spec, 16, seed=seed))
+    search = Search(lr=log_uniform(1e-4, 1e-3))
+    result = evolve(
+        lambda spec: trained.clone(), "CartPole-v1", population=2, max_env_steps=40, quiet=True,
+        search=search, warmup=1_000, out="further",
+    )  # fmt: skip
+    for agent in result.population:
+        policy: Any = agent.policy
+        assert policy.train_iter == 3
+        assert torch.equal(policy.weights()["head.weight"], trained.weights()["head.weight"])
+    assert len({agent.config.lr for agent in result.population}) == 2
 
 
 class Own:

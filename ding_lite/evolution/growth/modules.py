@@ -69,17 +69,16 @@ def grown(module: nn.Module, seed: int, *, name: str = "") -> nn.Module | None:
     generator is restored.
 
     Raises:
-        ConfigError: `grow` returned something other than a module or None.
+        ConfigError: `grow` returned something other than a module or None, or other shapes when it
+            was called again.
     """
     if not isinstance(module, Grows):
         return None
-    copy: Any = copied(module)
-    with torch.no_grad(), seeded(seed, f"growth {name}"):
-        new = copy.grow(np.random.default_rng(seed))
-    if new is not None and not isinstance(new, nn.Module):
+    (copy, new), (_, again) = (_copy_and_grown(module, seed, name) for _ in range(2))
+    if _shapes(new) != _shapes(again):
         raise ConfigError(
-            f"`grow` of {type(module).__name__} returned {kind_of(new)}; a new nn.Module "
-            f"was expected, or None where nothing changes."
+            f"`grow` of {type(module).__name__} returned other shapes when it was called again "
+            f"with the same `rng`, as targets and copies need. Draw sizes from `rng` alone."
         )
     # A module may also grow in place, as it is a copy, and return itself.
     if new is None or (new is copy and _shapes(new) == _shapes(module)):
@@ -91,8 +90,22 @@ def grown(module: nn.Module, seed: int, *, name: str = "") -> nn.Module | None:
     return new
 
 
-def _shapes(module: nn.Module) -> dict[str, torch.Size]:
-    return {name: tensor.shape for name, tensor in module.state_dict().items()}
+def _copy_and_grown(module: nn.Module, seed: int, name: str) -> tuple[nn.Module, nn.Module | None]:
+    """Return a copy of a module, and what its `grow` returned."""
+    copy: Any = copied(module)
+    with torch.no_grad(), seeded(seed, f"growth {name}"):
+        new = copy.grow(np.random.default_rng(seed))
+    if new is not None and not isinstance(new, nn.Module):
+        raise ConfigError(
+            f"`grow` of {type(module).__name__} returned {kind_of(new)}; a new nn.Module "
+            f"was expected, or None where nothing changes."
+        )
+    return copy, new
+
+
+def _shapes(module: nn.Module | None) -> dict[str, torch.Size]:
+    state = {} if module is None else module.state_dict()
+    return {name: tensor.shape for name, tensor in state.items()}
 
 
 def has_own_network(policy: object) -> bool:

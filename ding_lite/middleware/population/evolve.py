@@ -168,7 +168,7 @@ def evolve(
         population: The population. Its `Agent` objects remain the same; their contents are
             replaced.
         tournament: Selects the agents that are copied to the places of others.
-        mutation: Mutates all agents except the best.
+        mutation: Mutates all agents except the elite of the tournament.
         every: Steps of the pipeline from one generation to the next. More gives hyperparameters
             more time to show their effect.
         every_env_steps: Env steps of the ctx from one generation to the next, instead of `every`.
@@ -184,7 +184,7 @@ def evolve(
     check_has(mutation, "check", "mutation")
     check_has(population, "evolve", "population")
     period = Period(every, every_env_steps)
-    check_applies(tournament, mutation, population.agents)
+    check_applies(tournament, mutation, population)
     path = None if lineage is None else file_path(lineage)
     return _Evolve(population, tournament, mutation, period, path)
 

@@ -339,6 +339,8 @@ def _check_count(priority_B: NumpyArray, count: int) -> None:
             f"`priority` has shape {priority_B.shape}; one number for each of the {count} "
             f"transitions was expected."
         )
+    if priority_B.dtype.kind not in "fiub":
+        raise ConfigError(f"`priority` is of {priority_B.dtype}; real numbers were expected.")
 
 
 def _refuse(priority_B: NumpyArray) -> NoReturn:

@@ -174,6 +174,36 @@ def test_a_module_that_returns_something_else_is_refused(spec: EnvSpec) -> None:
         only("architecture").mutate(agent)
 
 
+def test_a_growth_that_is_not_reproducible_is_refused(spec: EnvSpec) -> None:
+    class Random(GrowingLayers):
+        widths = iter(range(9, 99))
+
+        def grow(self, rng: np.random.Generator) -> Any:
+            return type(self)(4, 2, next(self.widths))
+
+    class RandomQ(GrowingQ):
+        def build(self) -> None:
+            self.head = Random(4, 2)
+            self.old_head = self.follow(self.head, tau=0.5)
+
+    for policy in (DQN(spec, network=Random(4, 2)), RandomQ(spec)):
+        with pytest.raises(ConfigError, match=r"`grow` of Random returned other shapes when"):
+            only("architecture").mutate(Agent(policy))
+
+
+def test_modules_that_share_layers_do_so_in_every_agent(spec: EnvSpec) -> None:
+    actor, critic = GrowingLayers(4, 2), GrowingLayers(4, 1)
+    critic.first = actor.first
+    alone = PPO(spec, actor=actor, critic=critic)
+    parts = copy.deepcopy((actor, critic))
+    population = Population.of(PPO, spec, size=2, actor=parts[0], critic=parts[1])
+    for agent in population:
+        assert agent.weights().keys() == alone.weights().keys()
+        assert only("architecture").mutate(agent) == "none"
+    weights = [agent.policy.module.actor.first.weight.data_ptr() for agent in population]  # type: ignore[attr-defined]
+    assert len(set(weights)) == 2
+
+
 def test_noise_moves_network_and_target_alike_and_keeps_the_optimiser(spec: EnvSpec) -> None:
     agent = learned("dqn", optimizer=torch.optim.RMSprop)
     before = agent.policy.state_dict()

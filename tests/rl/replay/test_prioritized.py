@@ -144,6 +144,8 @@ def test_invalid_priorities_are_refused_and_change_nothing(fast):
     ):
         with pytest.raises(ShapeError, match=rf"`priority` has shape {shape}"):
             replay.update_priorities(batch, wrong)
+    with pytest.raises(ConfigError, match="`priority` is of complex128; real numbers were exp"):
+        replay.update_priorities(batch, np.ones(4, dtype=complex))
     with pytest.raises(ConfigError, match="`batch` is a Transitions"):
         replay.update_priorities(transitions(range(4)), np.ones(4))
     assert replay.state_dict()["values"].tolist() == before.tolist()
