@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import random
 import signal
 import subprocess
 import threading
@@ -9,6 +10,7 @@ import threading
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.errors import ConfigError, EnvError
@@ -53,6 +55,35 @@ def test_the_episodes_are_those_of_one_process(env_id, settings):
         np.testing.assert_equal(play(there, 250), play(here, 250))
         np.testing.assert_equal(there.reset(), here.reset())
         np.testing.assert_equal(play(there, 20), play(here, 20))
+
+
+class DrawsGlobally(gymnasium.Env):
+    """Draws observations from the global generators, as it should not."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (3,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._draw(), {}
+
+    def step(self, action):
+        return self._draw(), 0.0, False, False, {}
+
+    def _draw(self):
+        return np.array([random.random(), np.random.random(), float(torch.rand(()))])
+
+
+def test_environments_that_draw_from_global_generators_differ_and_repeat():
+    def draw(seed):
+        with make_envs(DrawsGlobally, 4, seed=seed, mode="async") as envs:
+            assert len(pids_of(envs)) >= 2
+            return envs.step(np.zeros(4, np.int64)).next_obs
+
+    one, again, other = draw(0), draw(0), draw(1)
+    assert len(np.unique(one)) == one.size
+    np.testing.assert_array_equal(one, again)
+    assert (one != other).all()
 
 
 def test_a_state_saved_in_one_mode_continues_in_the_other():

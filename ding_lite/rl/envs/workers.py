@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import random
 import select
 import signal
 import sys
@@ -30,6 +31,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import torch
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from ding_lite.cancellation import cancelled, is_cancelled
@@ -314,6 +316,7 @@ def _work(pipe: Connection, memory: Sequence[Any], share: _Assignment) -> None:
     multiprocessing.current_process().daemon = False  # daemons may start no processes
     view = _view(memory, share.spec, share.num_envs)
     rows = _Arrays._make(array[share.rows] for array in view)
+    _seed_global_generators(share.seeds[0])
     try:
         envs = [share.make_env() for _ in share.seeds]
         loop = EnvLoop(envs, seeds=share.seeds, spec=share.spec, first_index=share.first)
@@ -333,6 +336,13 @@ def _work(pipe: Connection, memory: Sequence[Any], share: _Assignment) -> None:
         raise
     finally:
         pipe.close()
+
+
+def _seed_global_generators(seed: int) -> None:
+    """Seed the generators that environments share, as the fork server's state is that of all."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 def _obey(message: bytes, loop: EnvLoop, rows: _Arrays, spec: EnvSpec) -> bytes:
