@@ -32,6 +32,7 @@ from ding_lite.runtime.messaging.base import CoroutineThread
 from ding_lite.runtime.messaging.messages import Messages
 from ding_lite.runtime.middleware import (
     Middleware,
+    MiddlewareShape,
     name_of,
     named,
     refuse_result,
@@ -99,7 +100,8 @@ class LoopThread:
         loop.call_soon_threadsafe(start, context=variables)
 
         def cancel() -> None:
-            loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            # After its first step: an asynchronous generator must reach its `yield`, if it can.
+            loop.call_soon_threadsafe(lambda: loop.call_soon(tasks[0].cancel))
 
         return cancel
 
@@ -295,12 +297,15 @@ class StepBarrier:
         self._names.append(name_of(fn))
         variables = copy_context()  # the task's router, for one
         variables.run(self._executor.scope.enter)
-        if shape_of(fn).is_async:
+        shape = shape_of(fn)
+        if shape.is_async:
             report = partial(self._report, index)
             coroutine = _way_in(fn(self._ctx))
             self._cancels.append(self._executor.loop.submit(coroutine, report, variables))
         else:
-            self._executor.workers.submit(partial(variables.run, self._call, index, fn))
+            # A generator may handle the errors of the step on its way out, so it always begins.
+            check = None if shape is MiddlewareShape.GENERATOR else self._executor.scope.check
+            self._executor.workers.submit(partial(variables.run, self._call, index, fn, check))
 
     def wait(self, messages: Messages | None = None) -> list[MiddlewareOutcome]:
         """Wait until all have ended; if one fails, the waits of the others end with it.
@@ -373,9 +378,10 @@ class StepBarrier:
             cancel()
         self._cancels.clear()
 
-    def _call(self, index: int, fn: Middleware) -> None:
+    def _call(self, index: int, fn: Middleware, check: Callable[[], None] | None) -> None:
         try:
-            self._executor.scope.check()
+            if check is not None:
+                check()
             self._done.put((index, self._executor.settle(fn(self._ctx)), None))
         except BaseException as error:  # noqa: BLE001 - raised after the barrier
             self._fail()
