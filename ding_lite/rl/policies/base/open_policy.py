@@ -524,11 +524,13 @@ class OpenPolicy(ABC):
         config = self.config
         lr_end = config.lr if config.lr_end is None else config.lr_end
         self._lr_at = linear(config.lr, lr_end, steps=config.lr_updates)
+        flat = getattr(network, "flat", network)
         return make_optimizer(
             self._parts.get("optimizer"),
             network.weights.flat,
             network.grads.flat,
             lambda: [*network.module.parameters()],
+            views=flat.parameters if isinstance(flat, FlatModule) else (),
             lr=config.lr,
             lr_end=config.lr_end,
             eps=eps,
