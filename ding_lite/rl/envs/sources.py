@@ -286,9 +286,10 @@ class NativeVector:
         return AutoresetMode(mode)
 
     def _check_processes(self, mode: AutoresetMode) -> None:
-        env = getattr(self._env, "unwrapped", None)
-        is_late = mode == AutoresetMode.NEXT_STEP and isinstance(env, AsyncVectorEnv)
-        if is_late and not env.shared_memory:
+        env: object = getattr(self._env, "unwrapped", None)
+        if not isinstance(env, AsyncVectorEnv) or env.shared_memory:
+            return
+        if mode == AutoresetMode.NEXT_STEP:
             raise ConfigError(
                 f"{self._name} is an AsyncVectorEnv with `shared_memory=False` and the autoreset "
                 f"mode NEXT_STEP. Its processes reset an environment once more after `reset`, "

@@ -64,7 +64,7 @@ def test_those_in_processes_are_reset_before_they_reset_themselves():
 @pytest.mark.procs
 def test_those_in_processes_that_reset_once_more_are_refused():
     make = partial(AsyncVectorEnv, [cartpole] * 2, context="forkserver", shared_memory=False)
-    with pytest.raises(ConfigError, match="`shared_memory=True`, or .*SAME_STEP"):
+    with pytest.raises(ConfigError, match=r"`shared_memory=True`, or .*SAME_STEP"):
         make_envs(lambda: RecordEpisodeStatistics(make()))
     expected = episodes_of(SyncVectorEnv([cartpole] * 2))
     assert episodes_of(make(autoreset_mode=AutoresetMode.SAME_STEP)) == expected
