@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-
 from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import Rollout
 from ding_lite.rl.formulas.advantages import ratios
