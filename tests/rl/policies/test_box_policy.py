@@ -258,6 +258,8 @@ def test_unsupported_spaces_are_refused(kind):
             make(kind, spec_with(space))
     with pytest.raises(ConfigError, match=rf"{name} scales its actions .* \[-1.0\] to \[inf\]"):
         make(kind, spec_with(Box(-1.0, np.inf, (1,))))
+    with pytest.raises(ConfigError, match=r"one value only: .* Take PPO.*TransformAction"):
+        make(kind, spec_with(Box(f32([-1.0, 2.0]), f32([1.0, 2.0]))))
 
 
 def test_a_float64_space_gives_float32_actions_within_it():
