@@ -33,8 +33,9 @@ def add_to(
             transitions of one env step each; with a `state_size`, those of a policy with memory.
         priority: Computes the priority of each transition, [B], before it is added, like the
             collectors of Ape-X: `priority=policy.td_errors` (DQN and `TorchPolicy`; other
-            collectors have no critics). The absolute value is used. By default a new transition has
-            the highest priority of the replay.
+            collectors have no critics). The absolute value is used. If `train` normalises rewards,
+            errors need its unit: `lambda batch: policy.td_errors(envs.reward_norm(batch))`. By
+            default a new transition has the highest priority of the replay.
 
     Raises:
         ConfigError: `replay` is no replay, or does not accept priorities.

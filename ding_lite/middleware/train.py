@@ -90,7 +90,8 @@ transitions (without a replay), warming_up
         normalize_rewards: The environments that collect, on this node. They measure rewards from
             now on, and the rewards of each batch are divided by the running standard deviation of
             discounted returns. The replay keeps the original rewards, and returns are reported from
-            these. The agents of a population share the statistics, with the `gamma` of the first.
+            these. A `priority` of `add_to` has to normalise them, too. The agents of a population
+            share the statistics, with the `gamma` of the first.
 
     Raises:
         ConfigError: A setting is out of range, the batch exceeds the capacity of the replay, or

@@ -55,6 +55,24 @@ def test_collectors_of_apex_add_with_the_errors_of_their_policy(policy: DQN, env
     assert len({*drawn.value.tolist()}) > 10
 
 
+def test_errors_of_new_transitions_are_in_the_unit_of_normalised_rewards(policy: DQN) -> None:
+    envs = make_envs("CartPole-v1", 4, seed=0, reward_scale=100.0)
+    replay = PrioritizedReplay(envs.spec, capacity=1_000, alpha=1.0, offset=1e-9)
+
+    def errors_of(batch: Transitions) -> Any:
+        assert envs.reward_norm is not None
+        return policy.td_errors(envs.reward_norm(batch))
+
+    task = run_steps(
+        mw.collect(policy, envs, steps=200),
+        mw.add_to(replay, priority=errors_of),
+        mw.train(policy, replay, normalize_rewards=envs),
+        steps=1,
+    )
+    drawn, output = replay.draw(200), task.ctx.train_output
+    assert drawn.value.max() < 2.0 * np.abs(output["td_error"]).max()
+
+
 def test_the_newest_earlier_trajectories_follow_the_new_ones() -> None:
     given = [["a"], ["b", "c"], [], ["d"], ["e"]]
     seen = []

@@ -105,6 +105,20 @@ def split_moments(
     return means, squares
 
 
+def carried_counts(
+    adam: Mapping[str, Tensor], before: Iterable[str], after: Iterable[str]
+) -> Tensor:
+    """Return the numbers of updates in a state of Adam, one or by weights; new ones get the most.
+
+    `before` and `after` are the names of its weights, in their order.
+    """
+    counts = adam["num_updates"]
+    if not counts.ndim:
+        return counts
+    named = dict(zip(before, counts, strict=True))
+    return torch.stack([named.get(name, counts.max()) for name in after])
+
+
 def join_moments(moments: Iterable[Tensors], order: Iterable[str]) -> dict[str, Tensor]:
     """Return moments as they are in a state of Adam; names that they lack are left out."""
     names = [*order]

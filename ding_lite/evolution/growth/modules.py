@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError, kind_of
-from ding_lite.evolution.growth.layers import join_moments, split_moments
+from ding_lite.evolution.growth.layers import carried_counts, join_moments, split_moments
 from ding_lite.rl.policies.base.open_policy import OpenPolicy
 from ding_lite.rl.policies.box_policy import BoxPolicy
 from ding_lite.rl.protocols import Policy
@@ -255,4 +255,5 @@ def _carried(adam: Mapping[str, Tensor], before: Shapes, after: Shapes) -> dict[
         if before.get(name) != shape:
             usual = squares.get(name, adam["square"]).mean()
             means[name], squares[name] = torch.zeros(shape), usual.expand(shape)
-    return {**adam, **join_moments((means, squares), after)}
+    counts = carried_counts(adam, before, after)
+    return {**join_moments((means, squares), after), "num_updates": counts}

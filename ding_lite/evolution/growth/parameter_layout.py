@@ -14,6 +14,7 @@ from ding_lite.evolution.growth.layers import (
     Chain,
     PolicyTensors,
     Recurrent,
+    carried_counts,
     join_moments,
     split_moments,
 )
@@ -76,9 +77,11 @@ class ParameterLayout:
             for part in reversed(inner):
                 found = {**closed[key], part: found}
             closed[key] = found
-        order = [_plain(name) for name in _at(like, self.values[0])]
-        for (key, _), named in zip(self.adams, tensors.moments, strict=True):
-            closed[key] = {**state[key], **join_moments(named, order)}
+        before, order = ([*map(_plain, _at(of, self.values[0]))] for of in (state, like))
+        for (key, prefixes), named in zip(self.adams, tensors.moments, strict=True):
+            learned = [n for n in before if n.startswith(prefixes) and n[:5] != "norm."]
+            counts = carried_counts(state[key], learned, [n for n in order if n in named[0]])
+            closed[key] = {**join_moments(named, order), "num_updates": counts}
         return closed
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from ding_lite.errors import ConfigError, EnvError
 from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray
@@ -204,6 +204,7 @@ class NativeVector:
         try:
             mode = self._autoreset_mode()
             self._tells_last = mode == AutoresetMode.SAME_STEP
+            self._check_processes(mode)
             if mode == AutoresetMode.NEXT_STEP and env.num_envs > 1:
                 self._check_mask()
         except BaseException:
@@ -283,6 +284,18 @@ class NativeVector:
                 f'`metadata` tells them: {{"autoreset_mode": AutoresetMode.DISABLED}}.'
             )
         return AutoresetMode(mode)
+
+    def _check_processes(self, mode: AutoresetMode) -> None:
+        env: object = getattr(self._env, "unwrapped", None)
+        if not isinstance(env, AsyncVectorEnv) or env.shared_memory:
+            return
+        if mode == AutoresetMode.NEXT_STEP:
+            raise ConfigError(
+                f"{self._name} is an AsyncVectorEnv with `shared_memory=False` and the autoreset "
+                f"mode NEXT_STEP. Its processes reset an environment once more after `reset`, "
+                f"which gives a false transition in each episode. Give it `shared_memory=True`, "
+                f"or `autoreset_mode=AutoresetMode.SAME_STEP`."
+            )
 
     def _check_mask(self) -> None:
         """Raise for an environment that resets all its members when `reset_mask` names one."""

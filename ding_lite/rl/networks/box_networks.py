@@ -224,6 +224,10 @@ class BoxNetworks(Networks[ActorT]):
         """A user's modules, each critic separately, by the keys and names of `state_dict`."""
         return {"weights": _apart(self._own), "target": _apart(self._own_targets)}
 
+    def own_parameters(self, prefix: str) -> list[nn.Parameter]:
+        """Return the parameters of a part's own module, in the order of the flat weights."""
+        return self._own[prefix].parameters if prefix in self._own else []
+
     def parameters(self, prefix: str) -> list[nn.Parameter]:
         """Return a part's parameters, with gradients: those of an own module, or flat weights."""
         own = self._own.get(prefix)

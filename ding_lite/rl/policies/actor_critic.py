@@ -198,6 +198,18 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     ) -> PolicyLoss:
         """Compute the loss by the log-probabilities of the actions of several policies."""
 
+    def _agreed(self, parts: int) -> int:
+        """Return the number of minibatches of an epoch that all learners make: the rounded mean."""
+        return max(round(self._mean_of_learners(parts)), 1)
+
+    def _mean_of_learners(self, value: float) -> float:
+        """Return the mean of a number over all learners; all make the same number of updates."""
+        if self._take_mean is None:
+            return value
+        mean = torch.tensor([value], dtype=torch.float64)
+        self._take_mean(mean)
+        return mean.item()
+
     def _stops(self, values: Mapping[str, Number]) -> bool:
         """Return whether these metrics end its updates of a rollout before the step."""
         return False

@@ -161,13 +161,17 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         self._actor, border = networks.actor, networks.border
         weights_P, grads_P = self._weights.flat, self._grads.flat
         make = partial(make_optimizer, optimizer, captured=self._graph is not None)
-        of_critics = partial(networks.parameters, "critics.")
+        of_critics, own = partial(networks.parameters, "critics."), networks.own_parameters
         self._critic_optimizer = make(
-            weights_P[:border], grads_P[:border], of_critics, lr=config.critic_lr
+            weights_P[:border],
+            grads_P[:border],
+            of_critics,
+            views=own("critics."),
+            lr=config.critic_lr,
         )
         of_actor = self._parameters_of_actor
         self._actor_optimizer = make(
-            weights_P[border:], grads_P[border:], of_actor, lr=config.actor_lr
+            weights_P[border:], grads_P[border:], of_actor, views=own("actor."), lr=config.actor_lr
         )
 
     def _prepare(self) -> None:

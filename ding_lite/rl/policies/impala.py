@@ -91,14 +91,14 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
 
     def _learned(self, rollout: Rollout) -> Updates[dict[str, Number]]:
         values: dict[str, Number] = {}
-        for _ in range(self.config.epochs):
+        parts = 1
+        for epoch in range(self.config.epochs):
             steps, seen = yield from self._rows(rollout)
             size = self.config.batch_size or len(steps)
-            if len(steps) <= size:
-                values = yield Descend(steps, seen)
-                continue
-            for part in steps.split(size, self._rng):
-                values = yield Descend(part)
+            if self.config.batch_size and not epoch:
+                parts = self._agreed(steps.num_parts(size))
+            for part in steps.split(size, self._rng, parts=parts):
+                values = yield Descend(part, seen if part is steps else None)
         if self.config.clip is None:
             values.pop("clip_fraction", None)  # other members of a population have a `clip`
         return values

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-
 from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import Rollout
 from ding_lite.rl.formulas.advantages import ratios
@@ -87,8 +85,10 @@ class PPO(ActorCriticPolicy[PPOConfig]):
     def _learned(self, rollout: Rollout) -> Updates[dict[str, Number]]:
         steps, _ = yield from self._rows(rollout)
         values: dict[str, Number] = {}
+        size = self.config.batch_size
+        parts = self._agreed(steps.num_parts(size))
         for _ in range(self.config.epochs):
-            for part in steps.split(self.config.batch_size, self._rng):
+            for part in steps.split(size, self._rng, parts=parts):
                 values = yield Descend(part)
                 if "grad_norm" not in values:
                     return values
@@ -119,10 +119,7 @@ class PPO(ActorCriticPolicy[PPOConfig]):
         limit = self.config.target_kl
         if limit is None:
             return False
-        kl = torch.tensor([float(values["approx_kl"])], dtype=torch.float64)
-        if self.reduce_gradient is not None:  # all learners stop after the same step
-            self.reduce_gradient(kl)
-        return kl.item() > limit
+        return self._mean_of_learners(float(values["approx_kl"])) > limit
 
     def _captured(self) -> CapturedUpdate:
         if self.config.target_kl is not None:

@@ -53,10 +53,12 @@ class RolloutBuffer:
         >>> envs = make_envs("CartPole-v1", 4)
         >>> rollout = RolloutBuffer(envs.spec, num_envs=4, num_steps=8)
         >>> zeros = np.zeros(4, dtype=np.float32)
-        >>> while not rollout.is_full:
-        ...     rollout.add(envs.step(envs.random_actions()), value=zeros, log_prob=zeros)
-        >>> rollout.finish(lambda obs: np.zeros(len(obs)))
-        >>> [len(batch) for batch in rollout.minibatches(12)]
+        >>> for _ in range(2):  # rounds
+        ...     while not rollout.is_full:
+        ...         rollout.add(envs.step(envs.random_actions()), value=zeros, log_prob=zeros)
+        ...     rollout.finish(lambda obs: np.zeros(len(obs)))
+        ...     print([len(batch) for batch in rollout.minibatches(12)])
+        [12, 12, 8]
         [12, 12, 8]
     """
 
@@ -98,8 +100,8 @@ class RolloutBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether the round has all its steps."""
-        return self._time == self.num_steps
+        """Whether the round has all its steps and is not finished yet."""
+        return self._time == self.num_steps and not self._is_finished
 
     def __len__(self) -> int:
         return self._time * self.num_envs

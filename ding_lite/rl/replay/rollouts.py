@@ -102,32 +102,44 @@ class Minibatch(Steps):
             self.obs[index_B],
         )
 
-    def split(self, size: int, rng: np.random.Generator) -> Iterator[Minibatch]:
-        """Yield minibatches of about `size` env steps, drawn without replacement.
+    def num_parts(self, size: int) -> int:
+        """Return into how many minibatches of about `size` env steps these are split.
 
         Sequences stay whole: a minibatch has as many as make up `size` env steps, at least one.
         """
-        # All are about equally large: a smaller one would weigh as much as each of the others.
         if len(self) <= size:
+            return 1
+        if self.recurrence is None:
+            return round(len(self) / size)
+        num_steps, num_envs = map(int, self.recurrence.ended_TN.shape)
+        return max(round(num_envs / max(size // num_steps, 1)), 1)
+
+    def split(self, size: int, rng: np.random.Generator, *, parts: int) -> Iterator[Minibatch]:
+        """Yield so many minibatches, drawn without replacement; all steps if `size` holds them."""
+        # All are about equally large: a smaller one would weigh as much as each of the others.
+        if parts == 1 and len(self) <= size:
             yield self
             return
         if self.recurrence is None:
-            for index_B in self._drawn(len(self), round(len(self) / size), rng):
+            for index_B in self._drawn(len(self), parts, rng):
                 yield self.take(index_B)
             return
         num_steps, num_envs = self.recurrence.ended_TN.shape
-        count = max(size // num_steps, 1)
         steps_T = namespace(self.target_B).arange(num_steps, device=self.target_B.device)
         first_T1 = steps_T[:, None] * num_envs
-        for envs_M in self._drawn(num_envs, max(round(num_envs / count), 1), rng):
+        for envs_M in self._drawn(num_envs, parts, rng):
             part = self.take((first_T1 + envs_M).reshape(-1))
             yield replace(part, recurrence=self.recurrence.take(envs_M))
 
     def _drawn(self, total: int, parts: int, rng: np.random.Generator) -> Sequence[AnyArray]:
-        """Return the numbers below `total` in random order, in parts, on the rows' device."""
+        """Return the numbers below `total` in random order, in parts, on the rows' device.
+
+        If there are more parts than numbers, some numbers are in several parts.
+        """
+        order = np.resize(rng.permutation(total), max(total, parts))
         if isinstance(self.target_B, Tensor):
-            return torch.tensor_split(on(self.target_B.device, rng.permutation(total)), parts)
-        return np.array_split(rng.permutation(total), parts)
+            return torch.tensor_split(on(self.target_B.device, order), parts)
+        return np.array_split(order, parts)
 
 
 def _check(rollout: Rollout, spec: EnvSpec, state_size: int) -> None:

@@ -110,6 +110,8 @@ class TorchRolloutPolicy(TorchPolicy[ConfigT]):
     def batches(self, rollout: TensorRollout) -> Iterator[Any]:
         """Yield the batches of a rollout, one for each update, computed without autograd.
 
+        Learners that average their gradients must yield equally many each.
+
         Args:
             rollout: A rollout, with observations in the form that `choose` gets.
         """

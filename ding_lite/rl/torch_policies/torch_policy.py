@@ -96,9 +96,9 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     generator: torch.Generator
     """Draws random numbers on `device`; its state is saved."""
     _compiled_loss: Callable[[Any], tuple[Tensor, LossMetrics]] | None = None
-    _used: Sequence[slice] | None = None
-    """The parts of the weights that the loss of this update depends on; () for all, None if the
-    gradient comes from elsewhere."""
+    _used: Sequence[bool] | None = None
+    """Which parameters the loss of this update depends on; None if the gradient comes from
+    elsewhere."""
     _is_checked: bool = False
     """Whether an update has shown that the loss depends on no parameters but the policy's."""
     _chosen: ClassVar[tuple[str, ...]] = ("actions",)
@@ -520,11 +520,11 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     def _mean(self, loss_B: Tensor, batch: Any) -> Tensor:  # noqa: ANN401 - what `loss` takes
         return mean_loss(loss_B, batch, type(self).__name__)
 
-    def _parts_to_step(self) -> Sequence[slice]:
-        parts, self._used = self._used, None
-        if parts is None or self.reduce_gradient is not None:  # it is of other nodes, too
-            parts = self._flat.parts_with_gradient()
-        return parts
+    def _used_parameters(self) -> Sequence[bool]:
+        used, self._used = self._used, None
+        if used is None or self.reduce_gradient is not None:  # it is of other nodes, too
+            used = self._flat.have_gradient()
+        return used
 
     def _step(
         self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None

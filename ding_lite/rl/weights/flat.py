@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any, Protocol
 
 import numpy as np
@@ -133,8 +134,15 @@ class FlatAdam:
     """Adam (Kingma and Ba 2015, algorithm 1) on flat weights: one fused call per update.
 
     The arithmetic is that of `torch.optim.Adam`. The overhead of its Python code would take several
-    times as long as the update of a small network. If `captured`, CUDA graphs contain its steps, so
-    the learning rate is also kept on the device.
+    times as long as the update of a small network.
+
+    Args:
+        weights_P: The weights.
+        views: The parameters of a module that are views into the weights, in their order from the
+            first on. One that is frozen, or not used in an update, stays unchanged, and each has
+            its own number of updates.
+        captured: Whether CUDA graphs contain its steps, so that the learning rate is also kept on
+            the device.
     """
 
     def __init__(
@@ -142,17 +150,28 @@ class FlatAdam:
         weights_P: Tensor,
         *,
         lr: float,
+        views: Sequence[nn.Parameter] = (),
         eps: float = 1e-8,
         captured: bool = False,
     ) -> None:
         self._weights_P = weights_P
+        self._views = views
+        self._sizes = [view.numel() for view in views]
+        rest = len(weights_P) - sum(self._sizes)
+        self._rest = [True] * (rest > 0)
+        """Weights that are no parameters of the module are learned in each update."""
+        self._sizes += [rest] * (rest > 0)
         self._mean_P = torch.zeros_like(weights_P)
         self._square_P = torch.zeros_like(weights_P)
-        self._num_updates = torch.zeros((), device=weights_P.device)
+        self._num_updates = torch.zeros(len(self._sizes), device=weights_P.device)
+        self._steps = [*self._num_updates]
+        self._is_even = True
+        """Whether all numbers of updates are equal."""
         # A view for numpy: an addition by PyTorch takes 20 times as long.
-        self._num_updates_1 = self._num_updates.numpy().reshape(1) if weights_P.is_cpu else None
+        self._counts = self._num_updates.numpy() if weights_P.is_cpu else None
+        self._everywhere = slice(None) if len(self._sizes) > 1 else 0  # takes less time
         self._lr = lr
-        self._lr_there = torch.full_like(self._num_updates, lr) if captured else None
+        self._lr_there = torch.tensor(lr, device=weights_P.device) if captured else None
         self._eps = eps
 
     @property
@@ -172,29 +191,40 @@ class FlatAdam:
         weights_P: Tensor | None = None,
         *,
         skip: Tensor | None = None,
-        parts: Sequence[slice] = (),
+        used: Sequence[bool] = (),
     ) -> None:
         """Do one update along a gradient, [P], of the optimiser's own weights or of `weights_P`.
 
         `skip` is a tensor of one number: with 1.0 nothing changes, with 0.0 the update is done. The
-        host does not read it. With `parts` only these change.
+        host does not read it. `used` tells the parameters that change; () for all.
         """
-        if self._num_updates_1 is not None and skip is None:
-            self._num_updates_1[0] += 1.0
-        else:
-            self._num_updates += 1 if skip is None else 1 - skip
         own_P = self._weights_P if weights_P is None else weights_P
-        weights, grads, means, squares = (
-            [tensor[part] for part in parts] if parts else [tensor]
-            for tensor in (own_P, grad_P, self._mean_P, self._square_P)
-        )
+        tensors, steps = (own_P, grad_P, self._mean_P, self._square_P), self._steps
+        learns = [view.requires_grad for view in self._views] + self._rest
+        if used:
+            learns = [each and also for each, also in zip(learns, used, strict=True)]
+        is_whole = all(learns)
+        self._is_even &= is_whole
+        if self._is_even:
+            weights, grads, means, squares = ([tensor] for tensor in tensors)
+        else:
+            weights, grads, means, squares = (
+                [*compress(torch.split(tensor, self._sizes), learns)] for tensor in tensors
+            )
+            steps = [*compress(steps, learns)]
+        if not steps:
+            return
+        if self._counts is not None and skip is None:
+            self._counts[self._everywhere if is_whole else learns] += 1.0
+        else:
+            torch._foreach_add_(steps, 1.0 if skip is None else [1.0 - skip] * len(steps))
         torch._fused_adam_(
             weights,
             grads,
             means,
             squares,
             [],
-            [self._num_updates] * len(weights),
+            steps[: len(weights)],
             lr=self._lr if self._lr_there is None else self._lr_there,
             beta1=_BETAS[0],
             beta2=_BETAS[1],
@@ -206,21 +236,25 @@ class FlatAdam:
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        state = {"mean": self._mean_P, "square": self._square_P, "num_updates": self._num_updates}
+        """Copy the moments and the number of updates: a number, or one for each parameter."""
+        count = self._steps[0] if self._is_even else self._num_updates
+        state = {"mean": self._mean_P, "square": self._square_P, "num_updates": count}
         return {name: tensor.to("cpu", copy=True) for name, tensor in state.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned; raise ShapeError if it is of other weights."""
         ours = {"mean": self._mean_P, "square": self._square_P, "num_updates": self._num_updates}
+        is_even = np.ndim(state.get("num_updates", 0)) == 0
         for name, tensor in ours.items():
             found = tuple(np.shape(state[name])) if name in state else None
-            if found != tuple(tensor.shape):
+            if found != tuple(tensor.shape) and not (found == () and name == "num_updates"):
                 raise ShapeError(
                     f"The optimiser state to load has shape {found} for {name!r}; "
                     f"{tuple(tensor.shape)} was expected. Is it of a network of the same size?"
                 )
         for name, tensor in ours.items():
             assign(tensor, state[name])
+        self._is_even = is_even
 
 
 def clip_norm(grad_P: Tensor, limit: float | None) -> Tensor | float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -98,6 +98,11 @@ class FlatModule:
         )
 
     @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters of the module, in the order of the flat weights."""
+        return [parameter for parameter, *_ in self._bound]
+
+    @property
     def buffers(self) -> dict[str, Tensor]:
         """The buffers that are saved, such as the running means of BatchNorm.
 
@@ -125,10 +130,10 @@ class FlatModule:
         grad_P = self.grads.flat
         (grad_P[:-num_apart] if num_apart else grad_P).zero_()
 
-    def backward(self, loss: Tensor) -> Sequence[slice]:
-        """Write the gradient of a loss; return the parts of the flat weights that it depends on.
+    def backward(self, loss: Tensor) -> list[bool]:
+        """Write the gradient of a loss; return which parameters it depends on.
 
-        It is () if the loss depends on all weights. The gradient of other parts is zero.
+        The gradient of other parameters is zero.
         """
         self.check_bound()
         for parameter, *_ in self._bound:
@@ -142,23 +147,11 @@ class FlatModule:
         for parameter, _, grad in self._bound:
             if parameter.requires_grad:
                 parameter.grad = grad
-        return () if len(used) == len(found) else self._parts(new is not None for _, new in found)
+        return [new is not None for _, new in found]
 
-    def parts_with_gradient(self) -> Sequence[slice]:
-        """Return the parts of the flat weights with a gradient that is not zero; () for all."""
-        return self._parts(bool(grad.any()) for *_, grad in self._bound)
-
-    def _parts(self, is_used: Iterable[bool]) -> Sequence[slice]:
-        stop, parts = 0, [slice(0, 0)]
-        for (parameter, *_), used in zip(self._bound, is_used, strict=True):
-            start, stop = stop, stop + parameter.numel()
-            if used and parts[-1].stop == start:
-                parts[-1] = slice(parts[-1].start, stop)
-            elif used:
-                parts.append(slice(start, stop))
-        if parts == [slice(0, stop)]:
-            return ()
-        return [part for part in parts if part.stop] or parts  # () would be all
+    def have_gradient(self) -> list[bool]:
+        """Return which parameters have a gradient that is not zero."""
+        return [bool(grad.any()) for *_, grad in self._bound]
 
     def check_bound(self) -> None:
         for held, key, value in self._tree:

@@ -48,7 +48,7 @@ class TorchOptimizer:
             )
         learning = [parameter for parameter in parameters if parameter.requires_grad]
         self._frozen = [parameter for parameter in parameters if not parameter.requires_grad]
-        self._grads = [(parameter, parameter.grad) for parameter in learning]
+        self._grads = [(k, p, p.grad) for k, p in enumerate(parameters) if p.requires_grad]
         self._optimizer = _made(make, learning, **({"lr": lr} if self._takes_lr else {}))
         _check_interface(self._optimizer)
         self._check_schedulers()
@@ -62,7 +62,7 @@ class TorchOptimizer:
     @property
     def learned(self) -> list[nn.Parameter]:
         """The parameters that learned when the optimiser was made."""
-        return [parameter for parameter, _ in self._grads]
+        return [parameter for _, parameter, _ in self._grads]
 
     @property
     def lr(self) -> float:
@@ -81,9 +81,9 @@ class TorchOptimizer:
         weights_P: Tensor | None = None,
         *,
         skip: Tensor | None = None,
-        parts: Sequence[slice] = (),
+        used: Sequence[bool] = (),
     ) -> None:
-        """Do one update of its own weights along a gradient, [P]; with `parts` only of these.
+        """Do one update of its own weights along a gradient, [P], of the parameters `used`, or all.
 
         The host waits for `skip`, if given, because PyTorch's optimisers have no such argument.
         """
@@ -98,18 +98,12 @@ class TorchOptimizer:
                 f"Make the policy with the layer learning, and freeze it afterwards: "
                 f"`policy.module.layer.requires_grad_(False)`."
             )
-        for parameter, grad in self._grads:
-            is_used = parameter.requires_grad and (not parts or self._is_in(parts, grad))
+        for index, parameter, grad in self._grads:
+            is_used = parameter.requires_grad and (not used or used[index])
             wanted = grad if is_used else None  # without one it stays unchanged
             if parameter.grad is not wanted:  # a module's `zero_grad()` drops it
                 parameter.grad = wanted
         self._optimizer.step()
-
-    def _is_in(self, parts: Sequence[slice], grad: Tensor | None) -> bool:
-        if grad is None:
-            return False
-        start = (grad.data_ptr() - self._grad_P.data_ptr()) // grad.element_size()
-        return any(part.start <= start < part.stop for part in parts)
 
     def state_dict(self) -> dict[str, Any]:
         """Copy the state of the optimiser to the CPU; keys are strings, as in checkpoints."""
@@ -171,11 +165,10 @@ def make_optimizer(
     *,
     lr: float,
     lr_end: float | None = None,
-    eps: float = 1e-8,
-    captured: bool = False,
+    **of_adam: Any,  # noqa: ANN401 - arguments of `FlatAdam`
 ) -> Optimizer:
     if make is None:
-        return FlatAdam(weights_P, lr=lr, eps=eps, captured=captured)
+        return FlatAdam(weights_P, lr=lr, **of_adam)
     if not callable(make):
         raise ConfigError(
             f"`optimizer` is {kind_of(make)}; a function of the parameters that makes an "

@@ -241,6 +241,17 @@ def test_growth_of_convolutions_keeps_the_moments_of_the_old_part(kind: str) -> 
     assert num_grown == 3 * len(layout_of(agent.policy).images[1])
 
 
+def test_a_new_layer_leaves_the_numbers_of_updates_of_the_others() -> None:
+    agent = learned("dqn with own convolutions")
+    policy: Any = agent.policy
+    [*policy.module.parameters()][-1].requires_grad_(False)
+    agent.learn(lesson(policy, 2))
+    before = agent.policy.state_dict()["adam"]["num_updates"].tolist()
+    assert before == [3.0] * (len(before) - 1) + [2.0]
+    deep = changed(agent, convolutions.add_convolution, 0)
+    assert deep.policy.state_dict()["adam"]["num_updates"].tolist() == [3.0, 3.0, *before]
+
+
 def test_growth_of_memory_keeps_the_moments_of_the_old_units() -> None:
     agent = learned("ppo, gru of a box")
     (old,), (new,) = (

@@ -313,13 +313,18 @@ class FrozenTorso(TorchPolicy[TorchPolicyConfig]):
 
 def test_networks_of_a_torch_policy_grow_and_keep_the_moments_of_the_others() -> None:
     agent = learned("own algorithm")
-    old = agent.policy.state_dict()
+    policy: Any = agent.policy
+    policy.scale.requires_grad_(False)
+    agent.learn(lesson(policy, 5))
+    old = policy.state_dict()
     only("architecture").mutate(agent)
     grown: Any = agent.policy
     assert grown.again is grown.head
     kept, new = slice(1 + 4 * 4 + 4), grown.state_dict()  # `scale` and the part that stays
     assert torch.equal(new["adam"]["mean"][kept], old["adam"]["mean"][kept])
     assert new["adam"]["mean"][kept].all()
+    assert old["adam"]["num_updates"].tolist() == new["adam"]["num_updates"].tolist()
+    assert new["adam"]["num_updates"].tolist() == [5.0, *[6.0] * 6]
 
 
 def test_networks_that_share_or_hide_layers_stay_as_they_are() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from ding_lite.errors import ConfigError, EnvError
 from ding_lite.rl import make_envs
@@ -58,6 +59,15 @@ def test_those_in_processes_are_reset_before_they_reset_themselves():
     vector = AsyncVectorEnv([cartpole] * 2, context="forkserver")
     assert vector.autoreset_mode is AutoresetMode.NEXT_STEP
     assert episodes_of(vector) == episodes_of(SyncVectorEnv([cartpole] * 2))
+
+
+@pytest.mark.procs
+def test_those_in_processes_that_reset_once_more_are_refused():
+    make = partial(AsyncVectorEnv, [cartpole] * 2, context="forkserver", shared_memory=False)
+    with pytest.raises(ConfigError, match=r"`shared_memory=True`, or .*SAME_STEP"):
+        make_envs(lambda: RecordEpisodeStatistics(make()))
+    expected = episodes_of(SyncVectorEnv([cartpole] * 2))
+    assert episodes_of(make(autoreset_mode=AutoresetMode.SAME_STEP)) == expected
 
 
 class InPlace(CartPoleEnv):

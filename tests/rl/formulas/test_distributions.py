@@ -144,6 +144,7 @@ def test_a_spread_that_depends_on_the_observation_is_that_of_torch(entropy_grad)
         (-np.inf, -5.0, -6.0),
         (-np.inf, 3.0, 0.0),
         (2.0, 4.0, 3.0),
+        (2.0, 2.0, 2.0),
     ],
 )
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])

@@ -158,31 +158,78 @@ def test_ppo_stops_its_updates_above_target_kl():
     assert metrics["approx_kl"] > 0.01
 
 
+class Learners:
+    """A group of learners in threads, as one of them sees it."""
+
+    def __init__(self, meeting, given, rank):
+        self.meeting, self.given, self.rank = meeting, given, rank
+
+    def broadcast(self, value):
+        return self.exchange(value)[0]
+
+    def exchange(self, value):
+        self.given[self.rank] = value
+        self.meeting.wait(10.0)
+        found = [*self.given]
+        self.meeting.wait(10.0)
+        return found
+
+    def averager(self):
+        return lambda tensor: tensor.copy_(torch.stack(self.exchange(tensor.clone())).mean(0))
+
+
+def learn_together(policies, learn):
+    """Call `learn(policy, rank)` for each policy, in threads that average gradients."""
+    meeting, given = threading.Barrier(len(policies)), [None] * len(policies)
+
+    def run(rank):
+        policies[rank].data_parallel(Learners(meeting, given, rank))
+        learn(policies[rank], rank)
+
+    with ThreadPoolExecutor(len(policies)) as threads:
+        [*threads.map(run, range(len(policies)))]
+    for other in policies[1:]:
+        assert other.train_iter == policies[0].train_iter
+        assert_same(policies[0].weights(), other.weights(), rtol=0.0, atol=0.0)
+
+
 def test_learners_that_average_gradients_stop_after_the_same_update_of_ppo():
-    policies = [make("PPO", target_kl=0.01, lr=3e-2) for _ in range(2)]
-    meeting = threading.Barrier(2)
-    given: list[Any] = [None, None]
-
-    def learn(rank):
-        def average(tensor):
-            given[rank] = tensor.clone()
-            meeting.wait(10.0)
-            mean = torch.stack(given).mean(0)
-            meeting.wait(10.0)
-            tensor.copy_(mean)
-
-        policies[rank].reduce_gradient = average
+    def learn(policy, rank):
         rollout = draw_rollout(rank, CARTPOLE)
         # One has moved far from the policy that collected, and would stop at once by itself.
-        own = own_log_prob(policies[rank], rollout) + np.float32(0.17 * rank)
+        own = own_log_prob(policy, rollout) + np.float32(0.17 * rank)
         for _ in range(2):
-            policies[rank].learn([replace(rollout, log_prob=own)])
-        return policies[rank].train_iter
+            policy.learn([replace(rollout, log_prob=own)])
 
-    with ThreadPoolExecutor(2) as threads:
-        updates = [*threads.map(learn, range(2))]
-    assert 0 < updates[0] == updates[1] < 2 * policies[0].config.epochs
-    assert_same(policies[0].weights(), policies[1].weights(), rtol=0.0, atol=0.0)
+    policies = [make("PPO", target_kl=0.01, lr=3e-2) for _ in range(2)]
+    learn_together(policies, learn)
+    assert 0 < policies[0].train_iter < 2 * policies[0].config.epochs
+
+
+@pytest.mark.parametrize("memory", [None, "gru"])
+@pytest.mark.parametrize("kind", ["PPO", "IMPALA"])
+def test_learners_with_unequal_rollouts_make_the_same_updates_of_all_their_steps(kind, memory):
+    learned: list[list[Any]] = [[], []]
+
+    def learn(policy, rank):
+        write = policy._write_gradient
+        policy._write_gradient = lambda rows, part, seen: (
+            learned[rank].append(part.obs) or write(rows, part, seen)
+        )
+        for seed in range(2):
+            rollout = draw_rollout(seed, CARTPOLE, num_steps=8, num_envs=(1, 10)[rank])
+            policy.learn(
+                [replace(rollout, state=np.zeros((rollout.num_envs, policy.state_size), "f4"))]
+            )
+
+    how = {"batch_size": 16, "epochs": 2, "memory": memory, "memory_size": 4}
+    policies = [make(kind, **how) for _ in range(2)]
+    learn_together(policies, learn)
+    assert policies[0].train_iter == 2 * 2 * 3  # a half of 1 and of 5 minibatches in each epoch
+    for of_learner, num_envs in zip(learned, (1, 10), strict=True):
+        for epoch in range(4):
+            obs = np.concatenate(of_learner[3 * epoch : 3 * epoch + 3])
+            assert len(np.unique(obs, axis=0)) == 8 * num_envs
 
 
 def test_ppo_has_no_gradient_beyond_the_clip():

@@ -400,7 +400,8 @@ def test_layers_that_the_user_freezes_stay_frozen_in_a_copy(name: str, given: st
     kind, spec, config, parts = OF_USERS[name]
     if given == "modules":
         parts = {n: part(spec) for n, part in parts.items() if n != "optimizer"}
-    policy: Any = kind(spec, config, **(parts | RMS))
+    policy: Any = kind(spec, config, **(parts | RMS if given == "functions" else parts))
+    policy.learn(lesson(policy, 0))  # Adam has a momentum then
     key = next(iter(policy.own_modules))
     first = next(iter(policy.own_modules[key].values()))
     frozen = [n for n, parameter in first.named_parameters() if parameter.dim() == 1]

@@ -166,7 +166,8 @@ def test_minibatches_are_whole_sequences(batch_size):
     policy = make("PPO", batch_size=batch_size, epochs=1)
     rollout = rollout_for(policy)
     rows, _ = policy._answered(policy._rows(rollout))
-    parts = [*rows.split(batch_size, np.random.default_rng(0))]
+    num_parts = rows.num_parts(batch_size)
+    parts = [*rows.split(batch_size, np.random.default_rng(0), parts=num_parts)]
     assert len(parts) == (36 // max(batch_size, 9))
     whole, *_ = policy._forward(rows.obs, rows.recurrence)
     of_obs = {obs.tobytes(): outputs for obs, outputs in zip(rows.obs, whole, strict=True)}

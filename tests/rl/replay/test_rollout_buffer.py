@@ -104,12 +104,14 @@ def test_each_epoch_is_shuffled_by_the_seed():
 
 def test_after_finish_the_next_step_begins_a_new_round():
     rollout, rng = RolloutBuffer(SPEC, num_envs=2, num_steps=3), np.random.default_rng(0)
-    play(rollout, 3, rng)
-    rollout.finish(value_of)
-    old = rows_of(rollout.minibatches(6))
-    play(rollout, 3, rng)
-    rollout.finish(value_of)
-    assert not old.keys() & rows_of(rollout.minibatches(6)).keys()
+    rounds = []
+    for _ in range(2):
+        while not rollout.is_full:
+            play(rollout, 1, rng)
+        rollout.finish(value_of)
+        rounds.append(rows_of(rollout.minibatches(6)))
+    assert len(rounds[0]) == len(rounds[1]) == 6
+    assert not rounds[0].keys() & rounds[1].keys()
 
 
 def test_calls_in_the_wrong_order_are_refused():

@@ -1,9 +1,13 @@
+import copy
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from ding_lite.errors import ShapeError
 from ding_lite.rl.weights.flat import FlatAdam, FlatWeights
+from ding_lite.rl.weights.flat_module import FlatModule
 
 SHAPES = {"torso.0.weight": (3, 2), "torso.0.bias": (3,), "head.weight": (1, 3)}
 
@@ -79,6 +83,38 @@ def test_a_hundred_updates_of_adam_are_those_of_torch():
         adam.step(theirs.grad.clone())
         reference_adam.step()
         torch.testing.assert_close(ours, theirs.detach(), rtol=1e-6, atol=1e-6)
+
+
+def test_parts_that_learn_late_or_seldom_step_as_with_torch():
+    """The three layers learn in each update, in every third one, and from the 20th one on."""
+    module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5), nn.Linear(5, 2))
+    module[2].requires_grad_(False)
+    theirs = copy.deepcopy(module).requires_grad_(True)
+    flat = FlatModule(module)
+    adam = FlatAdam(flat.weights.flat, lr=1e-2, views=flat.parameters)
+    reference_adam = torch.optim.Adam(theirs.parameters(), lr=1e-2)
+    rng = np.random.default_rng(0)
+    for update in range(40):
+        if update == 20:
+            module[2].requires_grad_(True)
+        if update == 31:  # also in a copy, of which the parameters have learned equally often
+            state = adam.state_dict()
+            adam = FlatAdam(flat.weights.flat, lr=1e-2, views=flat.parameters)
+            adam.load_state_dict(state)
+        learns = [each for each in (True, update % 3 == 0, update >= 20) for _ in range(2)]
+        grad_P = torch.from_numpy(rng.normal(size=len(flat.weights.flat)).astype(np.float32))
+        parts = grad_P.split([parameter.numel() for parameter in theirs.parameters()])
+        for parameter, part, is_used in zip(theirs.parameters(), parts, learns, strict=True):
+            parameter.grad = part.view_as(parameter) if is_used else None
+        adam.step(grad_P, used=[True, True, *2 * [update % 3 == 0], True, True])
+        reference_adam.step()
+        for one, other in zip(module.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+    assert adam.state_dict()["num_updates"].tolist() == [40.0, 40.0, 14.0, 14.0, 20.0, 20.0]
+    module.requires_grad_(False)
+    before = flat.weights.flat.clone()
+    adam.step(torch.ones_like(before))
+    assert torch.equal(flat.weights.flat, before)
 
 
 def test_the_state_of_other_weights_is_refused():

@@ -40,7 +40,8 @@ class CommonConfig:
     normalize_obs: bool = False
     """Normalise each number of an observation to mean 0 and standard deviation 1, unless it varies
     by less than 1e-6. It helps if their scales differ much. It is not for images, which are scaled
-    to 0 to 1."""
+    to 0 to 1. Numbers are only clipped to -10 to 10 before the first update: from a first rollout
+    of larger ones PPO, A2C and IMPALA learn nothing, unless you scale them yourself."""
     seed: int = setting(0, NATURAL)
     """The seed of the initial weights and of exploration."""
 

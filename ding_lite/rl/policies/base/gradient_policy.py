@@ -140,11 +140,11 @@ class GradientPolicy(OpenPolicy):
         self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
     ) -> None:
         self._optimizer.lr = self._lr_at(self.train_iter)
-        self._optimizer.step(grad_P, weights_P, skip=skip, parts=self._parts_to_step())
+        self._optimizer.step(grad_P, weights_P, skip=skip, used=self._used_parameters())
         self.train_iter += 1
 
-    def _parts_to_step(self) -> Sequence[slice]:
-        """Return the parts of the weights that the next step changes; () for all."""
+    def _used_parameters(self) -> Sequence[bool]:
+        """Return which parameters the next step changes; () for all."""
         return ()
 
     def _metrics(self, values: Mapping[str, Any]) -> Metrics:

@@ -117,6 +117,8 @@ class OpenPolicy(ABC):
         self.reduce_gradient: Callable[[Tensor], None] | None = None
         """Called with each flat gradient before the step, to change it in place: data-parallel
         learners average their gradients here."""
+        self._take_mean: Callable[[Tensor], None] | None = None
+        """Replaces a tensor by its mean over the learners; None for one that learns alone."""
         self._compile = compile
         self._compiler = compiler_of(compile)
         self._parts: dict[str, Any] = {
@@ -355,7 +357,7 @@ class OpenPolicy(ABC):
         first = learners.broadcast(self.state_dict() if learners.rank == 0 else None)
         if learners.rank > 0:
             self.load_state_dict(self._with_own_random(first))
-        self.reduce_gradient = learners.averager()
+        self.reduce_gradient = self._take_mean = learners.averager()
 
     def _with_own_random(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return the state of another policy with the random numbers of this one."""
@@ -524,11 +526,13 @@ class OpenPolicy(ABC):
         config = self.config
         lr_end = config.lr if config.lr_end is None else config.lr_end
         self._lr_at = linear(config.lr, lr_end, steps=config.lr_updates)
+        flat = getattr(network, "flat", network)
         return make_optimizer(
             self._parts.get("optimizer"),
             network.weights.flat,
             network.grads.flat,
             lambda: [*network.module.parameters()],
+            views=flat.parameters if isinstance(flat, FlatModule) else (),
             lr=config.lr,
             lr_end=config.lr_end,
             eps=eps,

@@ -57,6 +57,14 @@ class BoxActions(BoxUnits):
                 f"need none, or give it finite ones with gymnasium's `TransformAction(env, lambda "
                 f"action: action, Box(-1, 1, shape))`: make_envs(..., wrappers=[...])."
             )
+        if (self.low >= self.high).any():
+            raise ConfigError(
+                f"{policy} learns the values of all numbers of an action, and some of "
+                f"{spec.env_id} can have one value only: {space.low.tolist()} to "
+                f"{space.high.tolist()}. Take PPO, A2C or IMPALA, or leave these numbers out with "
+                f"gymnasium's `TransformAction(env, lambda action: np.append(action, 1.0), "
+                f"Box(-1, 1, (1,)))`: make_envs(..., wrappers=[...])."
+            )
         self.size = len(self.unit_D)
 
 
