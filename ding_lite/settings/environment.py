@@ -37,7 +37,7 @@ class Settings:
     roles: tuple[str, ...] = ()
     """The roles of the nodes in order: `learner,collector*3`; `+` gives one node several roles."""
     topology: str | tuple[tuple[int, int], ...] | None = None
-    """The connections: `star`, `mesh`, `tree`, `tree:3` `alone`, or pairs, `0-1,1-2`."""
+    """The connections: `star`, `mesh`, `tree`, `tree:3` (of 3 children), `alone`, or `0-1,1-2`."""
     protocol: str | None = None
     """The transport between nodes: `ipc` on one machine, `tcp` between machines."""
     address: str | None = None
