@@ -126,15 +126,13 @@ class Agent:
         """The discount of one env step."""
         return self.policy.gamma
 
-    @property
-    def act(self) -> Callable[..., NumpyArray]:
+    def act(self, obs: NumpyArray, *, explore: bool = True, **more: Any) -> NumpyArray:  # noqa: ANN401 - what its policy takes
         """Choose an action for each observation, as its policy does."""
-        return self.policy.act
+        return self.policy.act(obs, explore=explore, **more)
 
-    @property
-    def learn(self) -> Callable[..., Mapping[str, float | NumpyArray]]:
+    def learn(self, batch: Any, /) -> Mapping[str, float | NumpyArray]:  # noqa: ANN401 - what its policy takes
         """Do one update, as its policy does."""
-        return self.policy.learn
+        return self.policy.learn(batch)
 
     def td_errors(self, transitions: Transitions) -> NumpyArray:
         """Return the TD error of each transition, as its policy does if it learns from a replay."""
@@ -314,9 +312,8 @@ class ActorCriticAgent(Agent):
     def train_iter(self) -> int:
         return self.policy.train_iter
 
-    @property
-    def explore(self) -> Callable[..., tuple[NumpyArray, FloatArray]]:
-        return self.policy.explore
+    def explore(self, obs: NumpyArray, **more: Any) -> tuple[NumpyArray, FloatArray]:  # noqa: ANN401 - what its policy takes
+        return self.policy.explore(obs, **more)
 
 
 def make_agent(policy: Policy, **more: Any) -> Agent:  # noqa: ANN401 - what Agent takes

@@ -95,7 +95,7 @@ def test_the_script_that_pip_installs_can_start_nodes(folder: Path) -> None:
     ids=["option", "variable"],
 )
 def test_edges_define_the_connections_and_labels_go_to_all_nodes(
-    folder: Path, words: list[str], environ: dict[str, str]
+    folder: Path, words: list[str], environ: Any
 ) -> None:
     words = ["--nodes", "3", *words, "--labels", "gpu,fast"]
     code, out, error = call(folder, "run", "program:neighbours", *words, **environ)
