@@ -80,7 +80,7 @@ def test_the_source_distribution_has_what_the_readme_refers_to() -> None:
     lines = [line.split() for line in (ROOT / "MANIFEST.in").read_text().splitlines()]
     packed = {name for verb, *names in lines if verb in ("include", "graft") for name in names}
     text = (ROOT / "README.md").read_text()
-    targets = {t for t in re.findall(r"\]\(([^)#:]+)\)", text)} | {"Makefile", "examples"}
+    targets = set(re.findall(r"\]\(([^)#:]+)\)", text)) | {"Makefile", "examples"}
     assert {target.split("/")[0] for target in targets} - packed - {"LICENSE"} == set()
 
 

@@ -179,3 +179,4 @@ def evolving(envs: Envs, replay: Replay) -> None:
 
     population = Population.of(DQN, envs.spec, size=2)
     Task().use(mw.for_each(population, learn)).use(mw.evaluate(population, envs, every=2))
+    population.best.policy.predict([0.0, 0.0, 0.0, 0.0])
