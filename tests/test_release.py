@@ -76,6 +76,14 @@ def test_a_version_of_another_commit_is_refused(clone: Path) -> None:
     assert "Another commit has the tag v0.2.0" in refusal
 
 
+def test_the_source_distribution_has_what_the_readme_refers_to() -> None:
+    lines = [line.split() for line in (ROOT / "MANIFEST.in").read_text().splitlines()]
+    packed = {name for verb, *names in lines if verb in ("include", "graft") for name in names}
+    text = (ROOT / "README.md").read_text()
+    targets = set(re.findall(r"\]\(([^)#:]+)\)", text)) | {"Makefile", "examples"}
+    assert {target.split("/")[0] for target in targets} - packed - {"LICENSE"} == set()
+
+
 def test_a_refused_release_builds_nothing(
     clone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

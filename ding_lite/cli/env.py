@@ -33,7 +33,8 @@ class Variable:
     def cells(self) -> tuple[str, ...]:
         value = self.value
         if isinstance(value, tuple):
-            value = ",".join(map(str, value)) or None
+            pairs = ("-".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in value)
+            value = ",".join(pairs) or None
         if isinstance(value, bool):
             value = int(value)  # as one writes it
         return self.name, "none" if value is None else str(value), self.source, self.meaning

@@ -25,7 +25,7 @@ def watch_run(options: argparse.Namespace) -> None:
     configure("warning")
     if options.trust:
         look_here()
-    policy = load_policy(options.run, last=options.last, trust=options.trust)
+    policy: Policy = load_policy(options.run, last=options.last, trust=options.trust)
     limit_torch_threads()  # there is no task that calls it
     if options.record is not None:
         make_directory(Path(options.record))

@@ -83,8 +83,8 @@ class Agent:
         if learn_every is not None:
             check_all(whole(1, learn_every=learn_every))
         _check_searched(searched, policy)
-        self.policy = policy
-        """Its current policy."""
+        self.policy: Any = policy
+        """Its current policy, of the class that the population trains."""
         self.place = place
         """Its place in the population."""
         self.searched = tuple(searched)
@@ -109,7 +109,8 @@ class Agent:
     @property
     def spec(self) -> EnvSpec:
         """The spec of the environments that it was made for."""
-        return self.policy.spec
+        spec: EnvSpec = self.policy.spec
+        return spec
 
     @property
     def config(self) -> Any:  # noqa: ANN401 - a dataclass of the policy's own
@@ -119,27 +120,26 @@ class Agent:
     @property
     def n_step(self) -> int:
         """The env steps that one of its transitions spans, unless the episode ends."""
-        return self.policy.n_step
+        return int(self.policy.n_step)
 
     @property
     def gamma(self) -> float:
         """The discount of one env step."""
-        return self.policy.gamma
+        return float(self.policy.gamma)
 
-    @property
-    def act(self) -> Callable[..., NumpyArray]:
+    def act(self, obs: NumpyArray, *, explore: bool = True, **more: Any) -> NumpyArray:  # noqa: ANN401 - what its policy takes
         """Choose an action for each observation, as its policy does."""
-        return self.policy.act
+        action: NumpyArray = self.policy.act(obs, explore=explore, **more)
+        return action
 
-    @property
-    def learn(self) -> Callable[..., Mapping[str, float | NumpyArray]]:
+    def learn(self, batch: Any, /) -> Mapping[str, float | NumpyArray]:  # noqa: ANN401 - what its policy takes
         """Do one update, as its policy does."""
-        return self.policy.learn
+        metrics: Mapping[str, float | NumpyArray] = self.policy.learn(batch)
+        return metrics
 
     def td_errors(self, transitions: Transitions) -> NumpyArray:
         """Return the TD error of each transition, as its policy does if it learns from a replay."""
-        policy: Any = self.policy
-        errors: NumpyArray = policy.td_errors(transitions)
+        errors: NumpyArray = self.policy.td_errors(transitions)
         return errors
 
     def make_memory(self, num_envs: int) -> Memory | None:
@@ -148,7 +148,8 @@ class Agent:
 
     def weights(self) -> dict[str, Tensor]:
         """Copy the weights that a collector needs to act."""
-        return self.policy.weights()
+        weights: dict[str, Tensor] = self.policy.weights()
+        return weights
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         """Load the weights that `weights` of a policy of the same architecture returned."""
@@ -314,9 +315,8 @@ class ActorCriticAgent(Agent):
     def train_iter(self) -> int:
         return self.policy.train_iter
 
-    @property
-    def explore(self) -> Callable[..., tuple[NumpyArray, FloatArray]]:
-        return self.policy.explore
+    def explore(self, obs: NumpyArray, **more: Any) -> tuple[NumpyArray, FloatArray]:  # noqa: ANN401 - what its policy takes
+        return self.policy.explore(obs, **more)
 
 
 def make_agent(policy: Policy, **more: Any) -> Agent:  # noqa: ANN401 - what Agent takes

@@ -454,6 +454,8 @@ def _check_explores(policy: Policy) -> ActorCritic:
 
 
 def _check_takes_epsilon(policy: Policy) -> None:
+    if isinstance(policy, TakesTurns):
+        policy = policy.policy
     if "epsilon" not in inspect.signature(policy.act).parameters:
         raise ConfigError(
             f"`epsilon` was given, but {type(policy).__name__}.act takes no `epsilon`: this "

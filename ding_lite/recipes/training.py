@@ -35,9 +35,9 @@ _FEW = 3
 class TrainResult:
     """The result of a training."""
 
-    policy: Policy
+    policy: Any
     """The policy of the best evaluation, or the last policy if that was better in the end, or if
-    there was no evaluation."""
+    there was no evaluation. It is of the class that was trained."""
     directory: Path
     """The directory of the run's metrics, curve and checkpoint."""
     solved: bool | None

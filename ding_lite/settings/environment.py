@@ -17,6 +17,7 @@ from ding_lite.settings.config import hints_of
 from ding_lite.settings.rules import check_all, inside, one_of, whole
 
 PREFIX = "DING_LITE_"
+TOPOLOGIES = ("star", "mesh", "tree", "alone")
 MOST_OF_A_ROLE = 999
 
 
@@ -35,8 +36,8 @@ class Settings:
     """Further labels of this node, separated by commas."""
     roles: tuple[str, ...] = ()
     """The roles of the nodes in order: `learner,collector*3`; `+` gives one node several roles."""
-    topology: str | None = None
-    """The connections between nodes: `star`, `mesh`, `tree` or `alone`."""
+    topology: str | tuple[tuple[int, int], ...] | None = None
+    """The connections: `star`, `mesh`, `tree`, `tree:3` (of 3 children), `alone`, or `0-1,1-2`."""
     protocol: str | None = None
     """The transport between nodes: `ipc` on one machine, `tcp` between machines."""
     address: str | None = None
@@ -65,10 +66,6 @@ class Settings:
             whole(0, DING_LITE_PEER_TIMEOUT=self.peer_timeout),
             whole(0, **_given(DING_LITE_NODE_ID=self.node_id)),
             whole(1, **_given(DING_LITE_NUM_NODES=self.num_nodes)),
-            one_of(
-                ("star", "mesh", "tree", "alone"),
-                **_given(DING_LITE_TOPOLOGY=self.topology and kind_of_topology(self.topology)),
-            ),
             one_of(("ipc", "tcp"), **_given(DING_LITE_PROTOCOL=self.protocol)),
             one_of(("local", "ray"), **_given(DING_LITE_ENGINE=self.engine)),
             *(inside(1, 65_535, DING_LITE_PORTS=port) for port in self.ports),
@@ -108,6 +105,8 @@ class Settings:
             if text := environ[variable].strip():
                 values[known[variable]] = _parse(variable, text, hints[known[variable]])
 
+        if "topology" in values:
+            values["topology"] = topology_of(values["topology"], what=f"{PREFIX}TOPOLOGY is")
         counted = [(entry, repeated(entry)) for entry in values.get("roles", ())]
         for entry, nodes in counted:
             if not nodes:
@@ -138,6 +137,28 @@ def kind_of_topology(name: str) -> str:
         ('tree', 'star')
     """
     return "tree" if re.fullmatch(r"tree:[1-9][0-9]{0,5}", name) else name
+
+
+def topology_of(text: str, *, what: str = "found") -> str | tuple[tuple[int, int], ...]:
+    """Parse the name of a topology, or the pairs of connected nodes.
+
+    Example:
+        >>> topology_of("star"), topology_of("tree:3"), topology_of("0-1, 1-2")
+        ('star', 'tree:3', ((0, 1), (1, 2)))
+    """
+    if kind_of_topology(text) in TOPOLOGIES:
+        return text
+    pairs = []
+    for entry in text.split(","):
+        pair = re.fullmatch(r"\s*([0-9]{1,6})\s*-\s*([0-9]{1,6})\s*", entry)
+        if pair is None or int(pair[1]) == int(pair[2]):
+            hint = did_you_mean(text, TOPOLOGIES) or f" {entry[:60]!r} is no such pair."
+            raise ConfigError(
+                f"{what} {text[:60]!r}; expected is one of: {', '.join(TOPOLOGIES)}, a tree with a "
+                f"number of children: tree:3, or the pairs of connected nodes: 0-1,1-2.{hint}"
+            )
+        pairs.append((int(pair[1]), int(pair[2])))
+    return tuple(pairs)
 
 
 def variables_set(environ: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -215,9 +215,10 @@ NAMES = [
     *((f"{RUN} --roles {word}", "a count from 1 to 999") for word in ("a*1000", "a*2*2")),
     (f"{RUN} --topology ring", "expected is one of: star"),
     (f"{RUN} --topology sar", 'Did you mean "star"?'),
+    (f"{RUN} --topology tree:0", 'Did you mean "tree"?'),
     *(
         (f"{RUN} --topology {word}", "is no such pair")
-        for word in ("0-0", "tree:0", "0-1,2", "0-1,", "0-1-2", "0-9999999", "<EMPTY>")
+        for word in ("0-0", "0-1,2", "0-1,", "0-1-2", "0-9999999", "<EMPTY>")
     ),
     *(
         (f"{EVOLVE} --search {word}", "LOW:HIGH")

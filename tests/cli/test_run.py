@@ -89,9 +89,16 @@ def test_the_script_that_pip_installs_can_start_nodes(folder: Path) -> None:
     assert_summary(ended, "2 nodes", "('a', 'usual') on node 0, ('a', 'usual') on node 1")
 
 
-def test_edges_define_the_connections_and_labels_go_to_all_nodes(folder: Path) -> None:
-    words = ["--nodes", "3", "--topology", "2-1,0-1", "--labels", "gpu,fast"]
-    code, out, error = call(folder, "run", "program:neighbours", *words)
+@pytest.mark.parametrize(
+    ("words", "environ"),
+    [(["--topology", "2-1,0-1"], {}), ([], {"DING_LITE_TOPOLOGY": "2-1,0-1"})],
+    ids=["option", "variable"],
+)
+def test_edges_define_the_connections_and_labels_go_to_all_nodes(
+    folder: Path, words: list[str], environ: Any
+) -> None:
+    words = ["--nodes", "3", *words, "--labels", "gpu,fast"]
+    code, out, error = call(folder, "run", "program:neighbours", *words, **environ)
     assert (code, error) == (0, "")
     for node in range(3):  # node 1 is connected to both 0 and 2
         assert f"(['distributed', 'fast', 'gpu', 'node.{node}'], 1) on node {node}" in out
@@ -205,7 +212,7 @@ def test_ctrl_c_ends_with_130(folder: Path, nodes: int) -> None:
 def test_a_wrong_environment_is_explained_without_a_traceback(typed: Typed, folder: Path) -> None:
     code, out, error = typed(folder, "run", "program:main", DING_LITE_TOPOLOGY="ring")
     assert (code, out) == (2, "")
-    assert error.startswith("ding-lite run: `DING_LITE_TOPOLOGY` is 'ring'; it must be one of")
+    assert error.startswith("ding-lite run: DING_LITE_TOPOLOGY is 'ring'; expected is one of")
 
 
 # -- the summary ---------------------------------------------------------------------------

@@ -104,7 +104,7 @@ def test_a_fixed_temperature_is_that_of_the_settings(box_spec: EnvSpec) -> None:
     for kind in ("hyperparameters", "weights", "architecture"):
         only(kind, search).mutate(agent)
         assert agent.config.alpha != 0.2
-        assert agent.policy.alpha == pytest.approx(agent.config.alpha)  # type: ignore[attr-defined]
+        assert agent.policy.alpha == pytest.approx(agent.config.alpha)
 
 
 def test_each_kind_is_as_frequent_as_its_probability() -> None:

@@ -244,7 +244,7 @@ def test_an_agent_has_the_td_errors_of_its_newest_policy(spec: EnvSpec) -> None:
     agent = Population.of(DQN, spec, size=1, config=SMALL)[0]
     priority, batch = agent.td_errors, some_transitions(spec, 16)
     agent.replace_policy(DQN(spec, DQNConfig(hidden=(8,), seed=3)))
-    np.testing.assert_array_equal(priority(batch), agent.policy.td_errors(batch))  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(priority(batch), agent.policy.td_errors(batch))
 
 
 def test_the_elite_stays_unchanged(spec: EnvSpec, search: Search) -> None:

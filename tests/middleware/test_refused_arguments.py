@@ -79,6 +79,10 @@ MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
         lambda x: m.collect(x.stubborn, x.envs, steps=4, epsilon=x.epsilon),
         r"Stubborn\.act takes no `epsilon`",
     ),
+    (
+        lambda x: m.collect(make_agent(x.stubborn), x.envs, steps=4, epsilon=x.epsilon),
+        r"Stubborn\.act takes no `epsilon`",
+    ),
     (lambda x: x.unroll(), "Neither `steps` nor `unroll` was given"),
     (lambda x: x.unroll(steps=4, unroll=4), "`unroll` is 4, and `steps` was given too"),
     (lambda x: x.unroll(unroll=4, epsilon=x.epsilon), "`unroll` is 4, and `epsilon` was given too"),

@@ -17,7 +17,7 @@ from ding_lite.rl.checkpoint.save_load import load_checkpoint
 
 QUICK: dict[str, Any] = {"quiet": True, "max_env_steps": 160, "hidden": (8,), "num_envs": 32}
 """So many environments that no episode ends, and no curve is drawn, which takes longest."""
-KINDS: dict[str, type[object]] = {"a2c": A2C, "ppo": PPO, "impala": IMPALA}
+KINDS: dict[str, type[Any]] = {"a2c": A2C, "ppo": PPO, "impala": IMPALA}
 
 
 @pytest.mark.parametrize("name", KINDS)

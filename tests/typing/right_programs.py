@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import assert_type
 
-from ding_lite import Context, Middleware, Task, middleware as mw
+import ding_lite
+from ding_lite import Agent, Context, Middleware, Task, middleware as mw
+from ding_lite.evolution import Population
+from ding_lite.recipes import export_policy, load_policy
 from ding_lite.rl import (
     DQN,
+    R2D2,
     DQNConfig,
     Envs,
+    Memory,
     Policy,
     PrioritizedReplay,
     Replay,
@@ -153,3 +158,25 @@ def protocols(envs: Envs) -> tuple[Policy, Replay]:
     task.use(mw.add_to(replay))
     task.use(mw.train(policy, replay))
     return policy, replay
+
+
+def trained() -> R2D2:
+    result = ding_lite.train("dqn", "CartPole-v1", max_env_steps=400)
+    found = load_policy(result.directory)
+    found.predict([0.0, 0.0, 0.0, 0.0])
+    export_policy(found, "policy.onnx")
+    mean_return(found, make_envs("CartPole-v1", 2))
+    policy: DQN = result.policy
+    assert_type(policy.train_iter, int)
+    recurrent: R2D2 = load_policy("runs/r2d2")
+    assert_type(recurrent.make_memory(2), Memory)
+    return recurrent
+
+
+def evolving(envs: Envs, replay: Replay) -> None:
+    def learn(agent: Agent) -> list[Middleware]:
+        return [mw.collect(agent, envs, steps=16), mw.add_to(replay), mw.train(agent, replay)]
+
+    population = Population.of(DQN, envs.spec, size=2)
+    Task().use(mw.for_each(population, learn)).use(mw.evaluate(population, envs, every=2))
+    population.best.policy.predict([0.0, 0.0, 0.0, 0.0])

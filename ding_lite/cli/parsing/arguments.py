@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from ding_lite.errors import did_you_mean
+from ding_lite.errors import ConfigError, did_you_mean
 from ding_lite.options.words import show
 
 TOPOLOGIES = ("star", "mesh", "tree", "alone")
@@ -75,32 +74,13 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def topology(text: str) -> Topology:
-    """Parse a topology.
+    # Not above, as `--help` and slips wait for no import of the settings.
+    from ding_lite.settings.environment import topology_of
 
-    Example:
-        >>> topology("star")
-        'star'
-        >>> topology("0-1, 1-2")
-        ((0, 1), (1, 2))
-    """
-    if text in TOPOLOGIES or re.fullmatch(r"tree:[1-9][0-9]{0,5}", text):
-        return text
-    pairs = []
-    for entry in text.split(","):
-        pair = re.fullmatch(r"\s*([0-9]{1,6})\s*-\s*([0-9]{1,6})\s*", entry)
-        if pair is None or int(pair[1]) == int(pair[2]):
-            is_word = text.replace("-", "").isalpha()
-            raise argparse.ArgumentTypeError(
-                f"found {show(text)}; expected is one of: {', '.join(TOPOLOGIES)}, or the pairs of "
-                f"connected nodes: 0-1,1-2."
-                + (
-                    did_you_mean(text, TOPOLOGIES)
-                    if is_word
-                    else f" {show(entry)} is no such pair."
-                )
-            )
-        pairs.append((int(pair[1]), int(pair[2])))
-    return tuple(pairs)
+    try:
+        return topology_of(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def ports(text: str) -> int | tuple[int, ...]:

@@ -85,7 +85,8 @@ def page(results: Sequence[Result], videos: Videos, *, refresh: int | None = Non
     below = f"{_counted(len(results), 'run')}, as of {now}, by ding-lite {__version__}"
     if refresh is not None:
         below += f"; live, renewed every {refresh} s"
-    return document(title, below, filter(None, sections), refresh=refresh)
+    found = [section for section in sections if section is not None]
+    return document(title, below, found, refresh=refresh)
 
 
 def document(

@@ -17,10 +17,9 @@ from typing import TypeAlias
 
 from ding_lite.errors import ConfigError
 from ding_lite.io.memory import check_fits
-from ding_lite.settings.environment import kind_of_topology
+from ding_lite.settings.environment import TOPOLOGIES, kind_of_topology
 from ding_lite.settings.rules import check_all, one_of
 
-TOPOLOGIES = ("star", "mesh", "tree", "alone")
 HUB = 0
 """The node that all others of a star are connected to, and the root of a tree."""
 _BYTES_OF_AN_EDGE = 160

@@ -239,8 +239,8 @@ def _as_onnx(program: ExportedProgram, names: list[str]) -> bytes:
             cause = cause.__cause__
         first = str(cause).strip().partition("\n")[0].rstrip(".")
         raise ConfigError(
-            f"The network cannot be written as ONNX: {first}. The format `torch` takes all that "
-            f"PyTorch computes."
+            f"PyTorch {torch.__version__} cannot write this network as ONNX: {first}. A newer one "
+            f"may. The format `torch` takes all that PyTorch computes."
         ) from error
     content: bytes = converted.model_proto.SerializeToString()
     return content

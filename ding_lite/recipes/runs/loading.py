@@ -50,9 +50,10 @@ def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time
     optimizer: MakeOptimizer | None = None,
     device: str = "cpu",
     trust: bool = False,
-) -> Policy:
+) -> Any:  # noqa: ANN401 - of the class that the run has trained
     """Load the policy that a run has saved.
 
+    A type checker learns its class by an annotation, `policy: DQN = load_policy(run)`.
     `policy.spec.env_id` is the environment for which it was trained. The user's network, optimiser,
     policy and environment are imported by name if they are classes or functions at the top level of
     a module or a file. A run that this user has not saved on this machine could name any code, so

@@ -34,6 +34,7 @@ from ding_lite.rl.envs.vector import Episode, make_envs
 from ding_lite.rl.memory import memory_of
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.settings.environment import process_environ, suggest_environ
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -117,6 +118,9 @@ def play_and_record(
     Episodes are cut after `max_steps` each, and after `seconds` in all.
     """
     check_render_mode(policy.spec, "rgb_array")
+    if not {"DISPLAY", "WAYLAND_DISPLAY"} & process_environ().keys():
+        # pygame, which draws classic control, else looks for a display, and prints errors.
+        suggest_environ("SDL_VIDEODRIVER", "dummy")
     make_directory(directory)
     paths: list[Path] = []
     numbers = itertools.count(1)

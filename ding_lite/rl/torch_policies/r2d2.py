@@ -217,6 +217,10 @@ class R2D2(TorchPolicy[R2D2Config]):
         """The env steps before these."""
         return self.config.burn_in
 
+    def make_memory(self, num_envs: int) -> Memory:
+        """Make a memory for so many environments."""
+        return Memory(num_envs, self.state_size)
+
     def act(
         self,
         obs: NumpyArray,

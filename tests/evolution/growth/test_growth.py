@@ -137,7 +137,7 @@ def test_an_identity_of_tanh_is_off_by_its_term_of_fifth_order() -> None:
 
 def test_four_more_layers_of_tanh_preserve_a_network_of_large_weights() -> None:
     agent = learned("dqn", hidden=(8, 8), activation="tanh")
-    for weights in agent.policy.flat_weights:  # type: ignore[attr-defined]
+    for weights in agent.policy.flat_weights:
         weights.flat.mul_(3.0)
     before = computes(agent)
     grow = only("architecture", **GROW, new_layer_prob=1.0, max_layers=6)

@@ -152,7 +152,7 @@ def plain(_: EnvSpec) -> nn.Module:
 def test_a_module_that_does_not_say_how_it_grows_stays_as_it_is(spec: EnvSpec) -> None:
     agent = learned("dqn", network=plain)
     before = computes(agent)
-    assert not isinstance(agent.policy.module, Grows)  # type: ignore[attr-defined]
+    assert not isinstance(agent.policy.module, Grows)
     mutation = only("architecture")
     mutation.check(agent.policy)
     assert mutation.mutate(agent) == "none"
@@ -200,7 +200,7 @@ def test_modules_that_share_layers_do_so_in_every_agent(spec: EnvSpec) -> None:
     for agent in population:
         assert agent.weights().keys() == alone.weights().keys()
         assert only("architecture").mutate(agent) == "none"
-    weights = [agent.policy.module.actor.first.weight.data_ptr() for agent in population]  # type: ignore[attr-defined]
+    weights = [agent.policy.module.actor.first.weight.data_ptr() for agent in population]
     assert len(set(weights)) == 2
 
 

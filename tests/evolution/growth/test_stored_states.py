@@ -33,7 +33,7 @@ SMALL = R2D2Config(hidden=(6,), memory_size=5, batch_size=8, sequence_length=6, 
 def trained(spec: EnvSpec, request: pytest.FixtureRequest) -> Learned:
     """Make an agent that has learned a little, and the episodes that it has learned from."""
     agent = Agent(R2D2(spec, replace(SMALL, memory=request.param)))
-    state_size = agent.policy.state_size  # type: ignore[attr-defined]
+    state_size = agent.policy.state_size
     with make_envs("CartPole-v1", 4, mode="sync") as envs, Task() as task:
         episodes = EpisodeBuffer(spec, capacity=2_000, num_envs=4, state_size=state_size)
         task.use(mw.collect(agent, envs, steps=16))

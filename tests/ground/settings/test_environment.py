@@ -53,6 +53,14 @@ def test_settings_written_to_the_environment_are_read_back(settings, space, sepa
     assert Settings.from_environ(as_environ(settings, space, separator)) == settings
 
 
+@pytest.mark.parametrize(
+    ("text", "topology"),
+    [("star", "star"), ("tree:2", "tree:2"), (" 2-1, 0 - 1 ", ((2, 1), (0, 1)))],
+)
+def test_a_topology_is_what_the_option_of_that_name_takes(text, topology) -> None:
+    assert Settings.from_environ({"DING_LITE_TOPOLOGY": text}).topology == topology
+
+
 def test_empty_variables_and_those_without_our_prefix_are_ignored(monkeypatch) -> None:
     for text in ("", " ", "\t\n"):
         environ = {PREFIX + f.name.upper(): text for f in dataclasses.fields(Settings)}
@@ -85,7 +93,8 @@ def test_empty_variables_and_those_without_our_prefix_are_ignored(monkeypatch) -
         ("NUM_NODES", "0", "`{}` is 0; it must be a whole number from 1 on."),
         ("PORTS", "-4", "`{}` is -4; it must lie between 1 and 65535."),
         ("PORTS", "50515,70000", "`{}` is 70000; it must lie between 1 and 65535."),
-        ("TOPOLOGY", "ring", "`{}` is 'ring'; it must be one of: 'star', 'mesh', 'tree', 'alone'."),
+        ("TOPOLOGY", "ring", "{} is 'ring'; expected is one of: star, mesh, tree, alone, a tree"),
+        ("TOPOLOGY", "tree:0", "{} is 'tree:0'; expected is one of: star, mesh, tree"),
         ("PROTOCOL", "smoke", "`{}` is 'smoke'; it must be one of: 'ipc', 'tcp'."),
         ("ENGINE", "steam", "`{}` is 'steam'; it must be one of: 'local', 'ray'."),
         *(

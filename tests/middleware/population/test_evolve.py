@@ -239,9 +239,9 @@ def test_agents_of_several_shapes_and_replays_with_priorities_learn_too(envs: En
         ReplayBuffer(envs.spec, capacity=1_000),
         PrioritizedReplay(envs.spec, capacity=1_000),
     ):
-        before = [agent.policy.train_iter for agent in population]  # type: ignore[attr-defined]
+        before = [agent.policy.train_iter for agent in population]
         run_steps(mw.for_each(population, learning(envs, replay)), steps=10)
-        after = [agent.policy.train_iter for agent in population]  # type: ignore[attr-defined]
+        after = [agent.policy.train_iter for agent in population]
         assert min(b - a for a, b in zip(before, after, strict=True)) >= 9
 
 
@@ -257,7 +257,7 @@ def test_learn_every_says_how_often_an_agent_learns(envs: Envs, replay: ReplayBu
         agent.learn_every = every
     run_step(mw.random_warmup(envs, replay, steps=100))
     run_steps(mw.for_each(population, learning(envs, replay, updates=99)), steps=10)
-    assert [agent.policy.train_iter for agent in population] == [160, 32, 10]  # type: ignore[attr-defined]
+    assert [agent.policy.train_iter for agent in population] == [160, 32, 10]
 
 
 def test_a_batch_size_of_the_pipeline_is_refused_where_it_is_searched(population, envs, replay):
@@ -283,7 +283,7 @@ def test_an_agent_that_breaks_rests_and_the_run_goes_on(
         task.run(max_step=4)
     assert population[1].fault is None
     assert population[1].birth.parent in (0, 2)
-    assert population[1].policy.train_iter > 3  # type: ignore[attr-defined]
+    assert population[1].policy.train_iter > 3
 
 
 @pytest.mark.parametrize("is_evaluated", [False, True])

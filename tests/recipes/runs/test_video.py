@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,22 @@ def frames_of(path: Path) -> int:
     with Image.open(path) as image:
         count: int = getattr(image, "n_frames", 1)
         return count
+
+
+@pytest.mark.parametrize(
+    ("environ", "driver"),
+    [({}, "dummy"), ({"DISPLAY": ":0"}, None), ({"SDL_VIDEODRIVER": "x11"}, "x11")],
+)
+def test_without_a_display_pygame_looks_for_none(
+    catcher: DQN,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    environ: dict[str, str],
+    driver: str | None,
+) -> None:
+    monkeypatch.setattr(os, "environ", {"PATH": os.environ["PATH"], **environ})
+    record_video(catcher, tmp_path)
+    assert os.environ.get("SDL_VIDEODRIVER") == driver
 
 
 def test_episodes_are_played_to_their_ends(catcher: DQN) -> None:
