@@ -322,7 +322,8 @@ def check_applies(tournament: Tournament, mutation: Mutation, population: Popula
         )
     search: object = getattr(mutation, "search", None)  # one of your own may have none
     mutated = search.parameters if isinstance(search, Search) else {}
-    drawn = {} if population.search is None else population.search.parameters
+    search = getattr(population, "search", None)  # and so may a population
+    drawn = search.parameters if isinstance(search, Search) else {}
     for name, parameter in mutated.items():
         if name not in agents[0].searched:
             found = f"`{name}`, and the agents search {', '.join(agents[0].searched) or 'nothing'}"
@@ -422,9 +423,11 @@ def _make_policy(
 
 
 def _has_other_weights(policy: Policy) -> bool:
-    """Return whether the weights are others than those of a new policy of the same settings."""
-    weights, new = policy.weights(), made_like(policy, policy.config).weights()
-    return any(not torch.equal(weights[name], new[name]) for name in new)
+    """Return whether the weights are others than those of each new policy of the same settings."""
+    new, again = (made_like(policy, policy.config).weights() for _ in range(2))
+    is_repeated = all(torch.equal(new[name], again[name]) for name in new)
+    weights = policy.weights()
+    return is_repeated and any(not torch.equal(weights[name], new[name]) for name in new)
 
 
 def _base_config(

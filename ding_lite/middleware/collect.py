@@ -64,7 +64,7 @@ def collect(
     with the log-probabilities of actions, for an `ActorCritic` such as A2C, PPO or IMPALA.
 
     Policies of one seed explore differently on each node: except on node 0, the random numbers of a
-    policy that has not acted yet are derived from its seed and the node.
+    policy that has not acted yet are derived from `config.seed` and the node.
 
     A second `collect` replaces what the first one has put on the ctx, so `add_to` or `train`
     belongs between them.

@@ -55,7 +55,7 @@ _OF_A_LONE_RUN = ("max_env_steps", "num_envs", "eval_every", "eval_episodes", "u
 class Recipe:
     """The classes and presets that train one kind of policy."""
 
-    policy: Callable[[EnvSpec, Any], Policy]
+    policy: Callable[..., Policy]
     """The policy's class, or a function that makes it from the spec and its settings."""
     policy_config: type[Any]
     """The class of the policy's settings; it has a field `seed`."""
@@ -227,19 +227,25 @@ def _recipe_of_made(recipe: Recipe, env: EnvMaker) -> Recipe:
 
     Each agent has a policy like the one that the function makes, with settings of its own.
     """
-    made = recipe.policy(env.spec(), None)
+    make = recipe.policy
+    made = make(env.spec(), None)
     config: Any = made.config
     fields = dataclasses.fields(config) if dataclasses.is_dataclass(config) else ()
     own = {field.name: getattr(config, field.name) for field in fields}
     if "seed" not in own:
         raise ConfigError(
-            f"`{recipe.policy.__name__}` makes {kind_of(made)} with the "
+            f"`{make.__name__}` makes {kind_of(made)} with the "
             f"`config` {config!r:.80}. A population draws settings for each agent, so a dataclass "
             f"with a field `seed` was expected. With any policy, use `mw.for_each`, "
             f"`mw.evaluate` and `mw.evolve`."
         )
 
-    of_one = dataclasses.replace(recipe, policy_config=type(config))
+    def build(spec: EnvSpec, **parts: object) -> Policy:
+        like: Policy = make(spec, None, **parts)  # the population applies its settings
+        return like
+
+    build.__name__ = make.__name__
+    of_one = dataclasses.replace(recipe, policy=build, policy_config=type(config))
     several = _recipe_of_several(of_one)
     del own["seed"]
     presets = {env.name: own}

@@ -86,6 +86,19 @@ def fail_stubbornly(failing: int) -> None:
     fail_on(failing)
 
 
+class NeverPickled(Exception):
+    """An error with a `__reduce__` that never returns."""
+
+    def __reduce__(self) -> Any:
+        wait_for_the_end()
+
+
+def fail_with_an_error_that_cannot_be_passed_on() -> None:
+    if node_id() == 1:
+        raise NeverPickled("in time")
+    wait_for_the_end()
+
+
 def fail_oddly() -> None:
     raise Unpicklable(1, 2)
 

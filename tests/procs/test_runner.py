@@ -193,11 +193,18 @@ def within_a_function() -> Any:
     return main
 
 
+def made_by_exec() -> Any:
+    namespace: dict[str, Any] = {}
+    exec("def main(): ...", namespace)
+    return namespace["main"]
+
+
 @pytest.mark.parametrize(
     ("main", "why"),
     [
         (lambda: None, "is a lambda"),
         (within_a_function(), "is defined within a function"),
+        (made_by_exec(), "was made by `exec` and belongs to no module"),
     ],
 )
 def test_a_main_that_no_node_could_import_is_refused(main: Any, why: str) -> None:

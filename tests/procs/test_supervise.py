@@ -113,6 +113,7 @@ def test_the_error_is_known_before_its_node_has_closed_everything() -> None:
     ("main", "args", "reported"),
     [
         (mains.fail_oddly, (), "Unpicklable: 1 and 2(.|\n)*in fail_oddly"),
+        (mains.fail_with_an_error_that_cannot_be_passed_on, (), "Node 1 .*NeverPickled: in time"),
         (
             mains.fail_without_a_message,
             (),

@@ -228,6 +228,17 @@ def test_a_trained_policy_evolves_further() -> None:
     assert len({agent.config.lr for agent in result.population}) == 2
 
 
+def test_settings_of_an_evolution_apply_to_policies_of_a_function_with_a_seed() -> None:
+    result = evolve(
+        lambda spec, seed=0: DQN(spec, DQNConfig(seed=seed, hidden=(8,))), "CartPole-v1",
+        population=2, max_env_steps=40, quiet=True, search=Search(), warmup=1_000, gamma=0.5,
+        out="settings",
+    )  # fmt: skip
+    configs = [agent.config for agent in result.population]
+    assert [(config.gamma, config.hidden) for config in configs] == [(0.5, (8,))] * 2
+    assert configs[0].seed != configs[1].seed
+
+
 class Own:
     """No policy of this package."""
 

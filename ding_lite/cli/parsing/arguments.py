@@ -14,7 +14,6 @@ from typing import TypeAlias
 from ding_lite.errors import ConfigError, did_you_mean
 from ding_lite.options.words import show
 
-TOPOLOGIES = ("star", "mesh", "tree", "alone")
 PROTOCOLS = ("ipc", "tcp")
 EXPORT_FORMATS = ("onnx", "torch")
 SORTED_BY = (

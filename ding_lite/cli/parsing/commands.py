@@ -16,7 +16,6 @@ from ding_lite.cli.parsing.arguments import (
     EXPORT_FORMATS,
     PROTOCOLS,
     SORTED_BY,
-    TOPOLOGIES,
     names,
     one_of,
     ports,
@@ -227,7 +226,7 @@ class Run(Command):
     passed to a main that takes positional arguments"""
     nodes = Option(type=whole_number(1), metavar="N")
     """number of nodes; 1 runs in this process (default: one for each role, else 1)"""
-    topology = Option(type=topology, metavar="{" + ",".join(TOPOLOGIES) + ",0-1...}")
+    topology = Option(type=topology, metavar="{star,mesh,tree,tree:N,alone,0-1...}")
     """the connections: all to node 0 (star), each to each (mesh), each to one of a few hubs (tree),
     none (alone), or pairs: 0-1,1-2 (default: DING_LITE_TOPOLOGY, else mesh)"""
     roles = Option(type=roles, metavar="ROLES")

@@ -94,7 +94,9 @@ def report(
         max_env_steps = to.max_env_steps if max_env_steps is None else max_env_steps
     elif isinstance(to, os.PathLike):
         directory, quiet = Path(to), False
-        kept.append(_Options(directory, {"target": target, "max_env_steps": max_env_steps}))
+        options = {"target": target, "max_env_steps": max_env_steps}
+        given = {name: value for name, value in options.items() if value is not None}
+        kept.append(_Options(directory, given))
     else:
         if fault := _fault_of(to):
             raise ConfigError(
@@ -120,9 +122,12 @@ def report(
 
 
 class _Options:
-    """Writes the options of a report that its files do not have, when the run begins."""
+    """Writes the options of a report that its files do not have, when the run begins.
 
-    def __init__(self, directory: Path, options: Mapping[str, float | None]) -> None:
+    Without options it removes those of an earlier report, and no other file of that name.
+    """
+
+    def __init__(self, directory: Path, options: Mapping[str, float]) -> None:
         self._file = directory / OPTIONS
         self._options = options
 
@@ -130,6 +135,10 @@ class _Options:
         pass
 
     def __enter__(self) -> Self:
+        if not self._options:
+            if self._file.is_file() and self._file.read_bytes().startswith(b'{"options": '):
+                self._file.unlink()
+            return self
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with replacing(self._file) as unfinished:
             unfinished.write_text(json.dumps({"options": self._options}) + "\n", encoding="utf-8")

@@ -82,6 +82,11 @@ def _check_program() -> None:
 
 
 def _check_name(main: FunctionType) -> None:
+    if main.__module__ is None:
+        raise ConfigError(
+            f"`{main.__qualname__}` was made by `exec` and belongs to no module, so a node, which "
+            f"is another process, could not find it. Define it in a file, and import it from there."
+        )
     found: object = sys.modules.get(main.__module__)
     file = getattr(found, "__file__", None)
     for part in main.__qualname__.split("."):

@@ -14,7 +14,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -135,6 +135,9 @@ class MetricsFile:
 
     def write(self, metrics: NodeMetrics) -> None:
         body = _ENCODER.encode(metrics)
+        if len(body) > MAX_BYTES - _HEAD.size:  # the labels of peers may be long
+            peers = tuple(replace(peer, labels=()) for peer in metrics.peers)
+            body = _ENCODER.encode(replace(metrics, peers=peers))
         os.pwrite(self._fd, _HEAD.pack(len(body), zlib.crc32(body)) + body, 0)
 
     def close(self) -> None:

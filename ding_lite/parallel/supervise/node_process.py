@@ -130,6 +130,10 @@ def execute(router: NodeRouter, command: Command) -> None:
             router.finish()
 
 
+PICKLING_S = 1.0
+"""Seconds that a node has to pickle the error that has ended it; it is reported without then."""
+
+
 class NodeProcess(ForkProcess):
     """The process of one incarnation of a node.
 
@@ -281,10 +285,17 @@ class NodeProcess(ForkProcess):
 
 
 def _pickled(error: BaseException) -> bytes | None:
-    """Pickle an error; None if that raises, as its `__reduce__` may do anything."""
-    with suppress(Exception):
-        return bytes(ForkingPickler.dumps(error))
-    return None
+    """Pickle an error; None if that raises or takes long, as its `__reduce__` may do anything."""
+    found: list[bytes] = []
+
+    def pickle() -> None:
+        with suppress(Exception):
+            found.append(bytes(ForkingPickler.dumps(error)))
+
+    thread = threading.Thread(target=pickle, name="ding_lite-error", daemon=True)
+    thread.start()
+    thread.join(PICKLING_S)
+    return found[0] if found else None
 
 
 def explain_unpicklable(parts: Mapping[str, object], error: Exception) -> str:

@@ -204,7 +204,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
 
     def _mean_of_learners(self, value: float) -> float:
         """Return the mean of a number over all learners; all make the same number of updates."""
-        if self._take_mean is None:
+        if self._take_mean is None or self.reduce_gradient is None:
             return value
         mean = torch.tensor([value], dtype=torch.float64)
         self._take_mean(mean)

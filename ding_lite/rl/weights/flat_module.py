@@ -357,6 +357,11 @@ def check_parameters(module: nn.Module, *, name: str = "network") -> None:
                 f"The parameter {key!r} of `{name}` has no shape yet. Run the module once on an "
                 f"observation before it is given."
             )
+        if parameter.is_inference():
+            raise ConfigError(
+                f"The parameter {key!r} of `{name}` was made within `torch.inference_mode()`, so "
+                f"that it cannot be learned. Make the module outside."
+            )
         if parameter.dtype != torch.float32:
             is_half = parameter.element_size() < 4
             hint = ", and use `torch.autocast` within `forward` to compute in half precision"

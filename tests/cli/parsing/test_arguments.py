@@ -8,11 +8,9 @@ import pytest
 
 from ding_lite.cli.parsing import arguments
 from ding_lite.parallel.launch import plan
-from ding_lite.settings import environment
 
 
 def test_the_choices_are_those_of_their_owners() -> None:
-    assert arguments.TOPOLOGIES == environment.TOPOLOGIES
     assert arguments.PROTOCOLS == plan.PROTOCOLS
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.observe.metrics import (
+    PREFIX,
     Counts,
     MetricsFile,
     NodeMetrics,
@@ -65,6 +66,17 @@ def test_a_record_is_read_as_it_was_written_and_by_its_owner_only(tmp_path: Path
     file.close()
     assert read_metrics(tmp_path / "metrics-1") == RECORD
     assert stat.S_IMODE((tmp_path / "metrics-1").stat().st_mode) == 0o600
+
+
+def test_a_record_that_is_too_long_leaves_the_labels_of_peers_out(tmp_path: Path) -> None:
+    labels = tuple("a" * 1020 + f"{number:04d}" for number in range(600))
+    peers = tuple(PeerMetrics(node_id=number, labels=labels) for number in (1, 2))
+    file = MetricsFile(tmp_path, 0)
+    file.write(replace(RECORD, peers=peers))
+    file.close()
+    read = read_metrics(tmp_path / f"{PREFIX}0")
+    assert read is not None
+    assert [(peer.node_id, peer.labels) for peer in read.peers] == [(1, ()), (2, ())]
 
 
 @pytest.mark.parametrize(

@@ -232,6 +232,14 @@ def test_learners_with_unequal_rollouts_make_the_same_updates_of_all_their_steps
             assert len(np.unique(obs, axis=0)) == 8 * num_envs
 
 
+def test_a_learner_that_averages_no_more_agrees_with_no_other():
+    policies = [make("PPO", batch_size=16) for _ in range(2)]
+    learn_together(policies, lambda policy, rank: None)
+    policies[0].reduce_gradient = None
+    policies[0].learn([draw_rollout(0, CARTPOLE, num_steps=8, num_envs=4)])
+    assert policies[0].train_iter == 2 * policies[0].config.epochs
+
+
 def test_ppo_has_no_gradient_beyond_the_clip():
     policy = make("PPO", CARTPOLE, value_coef=0.0, normalize_advantage=False, gae_lambda=0.0)
     rollout = draw_rollout(0, CARTPOLE, num_steps=1, num_envs=1, ends=0.0)

@@ -106,6 +106,11 @@ class OpenPolicy(ABC):
                 f"torch.float32. Call `torch.set_default_dtype(torch.float32)`, and convert where "
                 f"your own code needs the other type."
             )
+        if torch.is_inference_mode_enabled():
+            raise ConfigError(
+                f"A {type(self).__name__} made within `torch.inference_mode()` cannot learn. Make "
+                f"it outside; `act` computes no gradients anyway."
+            )
         self.spec = spec
         self._config = config
         self.device = usable_device(device)
@@ -115,8 +120,8 @@ class OpenPolicy(ABC):
         self.train_iter = 0
         """The number of updates done."""
         self.reduce_gradient: Callable[[Tensor], None] | None = None
-        """Called with each flat gradient before the step, to change it in place: data-parallel
-        learners average their gradients here."""
+        """Called with each flat gradient before the step, to change it in place. `data_parallel`
+        averages the gradients of learners here, and lets them make equally many updates."""
         self._take_mean: Callable[[Tensor], None] | None = None
         """Replaces a tensor by its mean over the learners; None for one that learns alone."""
         self._compile = compile

@@ -92,6 +92,15 @@ def test_learners_share_weights_but_not_random_numbers():
         torch.testing.assert_close(after[key], before[key], rtol=0, atol=0)
 
 
+def test_a_network_is_refused_where_pytorch_can_record_no_gradients():
+    with torch.inference_mode():
+        network = nn.Linear(4, 2)
+        with pytest.raises(ConfigError, match=r"A DQN made within `torch\.inference_mode"):
+            DQN(CARTPOLE)
+    with pytest.raises(ConfigError, match=r"'weight' .* made within `torch\.inference_mode"):
+        DQN(CARTPOLE, network=network)
+
+
 @pytest.mark.parametrize("name", ["recur", "encode", "weights", "run"])
 def test_a_layer_of_any_name_is_a_layer_and_not_the_network(name):
     class Named(nn.Module):
