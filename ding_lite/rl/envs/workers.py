@@ -316,8 +316,8 @@ def _work(pipe: Connection, memory: Sequence[Any], share: _Assignment) -> None:
     multiprocessing.current_process().daemon = False  # daemons may start no processes
     view = _view(memory, share.spec, share.num_envs)
     rows = _Arrays._make(array[share.rows] for array in view)
-    _seed_global_generators(share.seeds[0])
     try:
+        _seed_global_generators(share.seeds[0])
         envs = [share.make_env() for _ in share.seeds]
         loop = EnvLoop(envs, seeds=share.seeds, spec=share.spec, first_index=share.first)
         pipe.send_bytes(_DONE)
@@ -342,7 +342,7 @@ def _seed_global_generators(seed: int) -> None:
     """Seed the generators that environments share, as the fork server's state is that of all."""
     random.seed(seed)
     np.random.seed(seed)
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would look for devices
 
 
 def _obey(message: bytes, loop: EnvLoop, rows: _Arrays, spec: EnvSpec) -> bytes:
