@@ -61,6 +61,10 @@ _GUARD = (
     "Each process imports the program again: put what the program does under "
     '`if __name__ == "__main__":`, or use mode="sync", which starts no processes.'
 )
+_SHORTER = (
+    "The directory of temporary files has a long name: set TMPDIR to a shorter one, such as /tmp, "
+    'or use mode="sync", which needs no socket files.'
+)
 
 
 class _Arrays(NamedTuple):
@@ -225,7 +229,8 @@ class _Worker:
             ) from error
         except (OSError, EOFError) as error:
             self._pipe.close()
-            raise EnvError(f"{share} ended before it began ({error}). {_GUARD}") from error
+            advice = _SHORTER if str(error) == "AF_UNIX path too long" else _GUARD
+            raise EnvError(f"{share} ended before it began ({error}). {advice}") from error
         finally:
             theirs.close()
         self.pid: int = self._process.pid
