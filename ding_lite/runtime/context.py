@@ -106,16 +106,6 @@ class Latch:
         return self.is_set or self.step.is_cancelled
 
 
-class _Shared:
-    """State that all contexts of one task share."""
-
-    __slots__ = ("kept", "latch")
-
-    def __init__(self) -> None:
-        self.kept: dict[str, None] = {}
-        self.latch = Latch()
-
-
 class Context(dict[str, Any]):
     """A dict with items that are also attributes, renewed at every step.
 
@@ -136,13 +126,15 @@ class Context(dict[str, Any]):
         (0.5, 0.5, 0, False)
     """
 
-    __slots__ = ("_shared",)
-    _shared: _Shared
+    __slots__ = ("_kept", "_latch")  # all contexts of a task share both
+    _kept: dict[str, None]
+    _latch: Latch
 
     def __init__(self, *values: Any, **named: Any) -> None:
         items = dict(*values, **named)
         super().__init__(total_step=items.pop("total_step", 0))
-        object.__setattr__(self, "_shared", _Shared())
+        object.__setattr__(self, "_kept", {})
+        object.__setattr__(self, "_latch", Latch())
         self.update(items)
 
     # -- items and attributes ------------------------------------------------------------
@@ -170,7 +162,7 @@ class Context(dict[str, Any]):
         @property
         def finish(self) -> bool:
             """Whether this is the job's last step, or another middleware of the step has failed."""
-            latch = self._shared.latch
+            latch = self._latch
             return latch.is_set or latch.step.is_cancelled
 
     def __missing__(self, key: str) -> Any:
@@ -223,7 +215,7 @@ class Context(dict[str, Any]):
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, or `default` if it is not set."""
         # Not by `super()`, which takes longer than the rest.
-        return self._shared.latch.ends_waits if key == "finish" else dict.get(self, key, default)
+        return self._latch.ends_waits if key == "finish" else dict.get(self, key, default)
 
     def setdefault(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, after setting it to `default` if it is not set."""
@@ -260,7 +252,7 @@ class Context(dict[str, Any]):
             if key in _METHODS:
                 self._refuse(key)
             if key not in _RUNTIME:
-                self._shared.kept[key] = None
+                self._kept[key] = None
 
     def drop(self, *keys: str) -> None:
         """Stop keeping keys; their values stay until the step ends.
@@ -269,27 +261,26 @@ class Context(dict[str, Any]):
             ContextError: A key is not kept.
         """
         for key in keys:
-            if key not in self._shared.kept:
+            if key not in self._kept:
                 raise ContextError(
-                    f"`ctx.{key}` cannot be dropped: it is not kept."
-                    f"{did_you_mean(key, self._shared.kept)}"
+                    f"`ctx.{key}` cannot be dropped: it is not kept.{did_you_mean(key, self._kept)}"
                 )
-            del self._shared.kept[key]
+            del self._kept[key]
 
     @property
     def kept(self) -> tuple[str, ...]:
         """The kept keys, in the order in which they were kept."""
-        return tuple(self._shared.kept)
+        return tuple(self._kept)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (dict(self), self.kept, self._shared.latch.is_set)
+        return _restore, (dict(self), self.kept, self._latch.is_set)
 
     # -- refusals ------------------------------------------------------------------------
 
     def _set_guarded(self, key: Any, value: Any) -> None:
         if key == "finish":
             if value:
-                self._shared.latch.finish()
+                self._latch.finish()
         elif key == "total_step" and value == self["total_step"]:
             pass  # copying a ctx onto itself or its twin does not set the count
         elif type(key) is not str:
@@ -324,11 +315,11 @@ class Lineage:
     """Makes the contexts of a task, one a step; they share the kept keys and the latch."""
 
     def __init__(self, first: Context) -> None:
-        shared = first._shared
-        self.kept = shared.kept
-        # `_shared` is an attribute of the class, which saves a store at every step, and no Python
+        self.kept = first._kept
+        # Both are attributes of the class, which saves a store at every step, and no Python
         # code runs for a new object: copying a dict whole costs half of filling one.
-        parts: dict[str, Any] = {"__slots__": (), "_shared": shared, "__init__": dict.__init__}
+        parts: dict[str, Any] = {"_kept": self.kept, "_latch": first._latch}
+        parts |= {"__slots__": (), "__init__": dict.__init__}
         self.cls: Callable[[dict[str, Any]], Context]
         self.cls = type(type(first).__name__, (type(first),), parts)
         """Makes a context of given items; the pipeline calls it in its hot loop."""
@@ -343,26 +334,13 @@ class Lineage:
 
 
 def latch_of(ctx: Context) -> Latch:
-    """Return the latch that ends the job of a context; for the runtime's own use."""
-    return ctx._shared.latch
-
-
-def was_finished(ctx: Context) -> bool:
-    """Return whether a program has set `ctx.finish`; a signal and `max_step` do not.
-
-    What an interrupted run leaves out in its last step is missing after a resume.
-    """
-    return ctx._shared.latch.was_finished
-
-
-def interrupt(ctx: Context) -> None:
-    """End the job with this step as Ctrl-C does, without setting `finish` for a resumed run."""
-    ctx._shared.latch.end_run()
+    """Return the latch that ends the job of a context."""
+    return ctx._latch
 
 
 def share_latch(ctx: Context, latch: Latch) -> None:
     """Let a context have the latch of a task; for the runtime's own use."""
-    ctx._shared.latch = latch
+    object.__setattr__(ctx, "_latch", latch)
 
 
 def set_total_step(ctx: Context, total_step: int) -> None:

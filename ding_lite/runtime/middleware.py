@@ -243,7 +243,7 @@ def around(fn: Middleware, stretch: Stretch) -> Middleware:
         surround = _surround_async_generator if shape.is_async else _surround_generator
 
         def surrounded(ctx: Context) -> Any:
-            return named(surround(fn(ctx), ctx, stretch, name), name)
+            return named(surround(fn(ctx), ctx, stretch), name)
 
     else:
 
@@ -259,7 +259,7 @@ def around(fn: Middleware, stretch: Stretch) -> Middleware:
 def around_rest(out: Any, ctx: Context, stretch: Stretch, name: str) -> Any:
     """Surround what is left of a function that has returned `out`: a generator or a coroutine."""
     if isinstance(out, Generator):
-        return named(_surround_generator(out, ctx, stretch, name), name)
+        return named(_surround_generator(out, ctx, stretch), name)
     return _awaited(out, ctx, stretch) if inspect.iscoroutine(out) else out
 
 
@@ -272,14 +272,12 @@ async def _awaited(coroutine: Any, ctx: Context, stretch: Stretch) -> Any:
 
 
 def _surround_generator(
-    inner: Generator[Any, Any, Any], ctx: Context, stretch: Stretch, name: str
+    inner: Generator[Any, Any, Any], ctx: Context, stretch: Stretch
 ) -> Generator[Any, None, None]:
     ended = object()
     with stretch(ctx):
         out = next(inner, ended)
-    for _ in range(2):  # before the way out, and once more after a `yield LAST`
-        if out is ended:
-            return
+    while out is not ended:  # a second yield is the caller's to judge
         try:
             yield out
         except BaseException as error:  # noqa: BLE001 - it is the inner one's to handle
@@ -291,14 +289,10 @@ def _surround_generator(
         else:
             with stretch(ctx):
                 out = next(inner, ended)
-        if out is not LAST:
-            break
-    if out is not ended:
-        refuse_second_yield(name)
 
 
 async def _surround_async_generator(
-    inner: AsyncGenerator[Any, Any], ctx: Context, stretch: Stretch, name: str
+    inner: AsyncGenerator[Any, Any], ctx: Context, stretch: Stretch
 ) -> AsyncGenerator[None, None]:
     async with _asynchronous(stretch(ctx)):
         async for _ in inner:
@@ -319,7 +313,7 @@ async def _surround_async_generator(
                 break
             else:
                 return
-    refuse_second_yield(name)
+    yield  # the caller refuses it
 
 
 class _Asynchronous:

@@ -61,32 +61,28 @@ class Onion:
 
     def way_out(self) -> Iterator[Any]:
         """Yield if generators are open, and resume them afterwards, for a composed middleware."""
-        if not self.opened:
-            return
-        try:
-            yield
-        except BaseException as error:  # noqa: BLE001 - raised again unless handled
-            self.unwind(error)
-            return
-        self.leave(to_end=False)
-        if not self.opened:
-            return
-        try:
-            yield LAST
-        except BaseException as error:  # noqa: BLE001 - raised again unless handled
-            self.unwind(error)
-        else:
-            self._leave_last()
+        mark = None
+        while self.opened:
+            try:
+                yield mark
+            except BaseException as error:  # noqa: BLE001 - raised again unless handled
+                self.unwind(error)
+            else:
+                self.leave(to_end=False, is_last=mark is LAST)
+            mark = LAST
 
-    def leave(self, *, to_end: bool = True) -> None:
-        """Resume all generators; `to_end`: and again those that have yielded LAST."""
+    def leave(self, to_end: bool = True, is_last: bool = False) -> None:
+        """Resume all generators; `to_end`: and again those that have yielded LAST, if any.
+
+        `is_last`: all of them have yielded it.
+        """
         opened, pending = self.opened, self._pending
         left = reversed(opened)  # faster than a `pop` for each
         last = None
         try:
             for generator in left:
                 for out in generator:
-                    if out is not LAST:
+                    if is_last or out is not LAST:
                         refuse_second_yield(name_of(generator))
                     last = [generator, *(last or ())]
                     break
@@ -101,41 +97,23 @@ class Onion:
         if last is not None:
             opened += last
             if to_end:
-                self._leave_last()
-
-    def _leave_last(self) -> None:
-        opened = self.opened
-        while opened:
-            generator = opened.pop()
-            try:
-                for _ in generator:
-                    refuse_second_yield(name_of(generator))
-                if self._pending:
-                    self._deliver()
-            except BaseException as error:  # noqa: BLE001 - raised again unless handled
-                self.unwind(error, name_of(generator))
+                self.leave(is_last=True)
 
     def unwind(self, error: BaseException, name: str | None = None) -> None:
         """Carry an exception outwards through the generators; raise it unless one handles it."""
         current: BaseException | None = self._note(error, name)
-        last: list[OpenGenerator] = []
-
-        for is_first in (True, False):
-            while self.opened:
-                generator = self.opened.pop()
-                try:
-                    out = next(generator) if current is None else generator.throw(current)
-                    if out is not LAST or not is_first:
-                        refuse_second_yield(name_of(generator))
-                    current = None
-                    last.append(generator)
-                except StopIteration:
-                    current = None
-                except BaseException as raised:  # noqa: BLE001 - raised at the end of the way out
-                    current = self._note(raised, name_of(generator))
-            self.opened.extend(reversed(last))
-            last.clear()
-
+        while self.opened:
+            generator = self.opened.pop()
+            try:
+                out = next(generator) if current is None else generator.throw(current)
+                if out is not LAST:
+                    refuse_second_yield(name_of(generator))
+                current = None
+                self.opened.insert(0, generator)
+            except StopIteration:
+                current = None
+            except BaseException as raised:  # noqa: BLE001 - raised at the end of the way out
+                current = self._note(raised, name_of(generator))
         if current is not None:
             raise current
 

@@ -24,7 +24,7 @@ from ding_lite.middleware.checks import Period, check_has
 from ding_lite.nest import Path as TreePath, leaves, path_name
 from ding_lite.rl.checkpoint.save_load import check_saveable, save_checkpoint
 from ding_lite.rl.protocols import Policy
-from ding_lite.runtime.context import Context, was_finished
+from ding_lite.runtime.context import Context, latch_of
 from ding_lite.runtime.middleware import LAST, Middleware
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
@@ -160,7 +160,7 @@ class _Checkpoint:
             "total_step": ctx.total_step,
             "env_step": ctx.get("env_step", 0),
             "train_iter": ctx.get("train_iter", 0),
-            "finish": was_finished(ctx),
+            "finish": latch_of(ctx).was_finished,
         }
         if "eval_steps" in ctx:
             self._counters["eval_steps"] = ctx.eval_steps

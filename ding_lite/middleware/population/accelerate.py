@@ -15,7 +15,7 @@ from ding_lite.evolution.population import Population
 from ding_lite.middleware.checks import Period, check_has
 from ding_lite.middleware.population.evaluate import set_aside_on_all
 from ding_lite.rl.seeding import spawn_seeds
-from ding_lite.runtime.context import Context, interrupt, was_finished
+from ding_lite.runtime.context import Context, latch_of
 from ding_lite.runtime.middleware import Middleware
 
 
@@ -77,12 +77,12 @@ class _AverageAgents:
         for agent, state in zip(agents, means, strict=True):
             agent.policy.load_state_dict(state)
         yield
-        own = [ctx.finish, was_finished(ctx)]
+        own = [ctx.finish, latch_of(ctx).was_finished]
         each = self._processes.gather("the end of a step", own)
         if each[:, 1].any():
             ctx.finish = True
         elif each[:, 0].any():  # by a signal to one of them
-            interrupt(ctx)
+            latch_of(ctx).end_run()
 
     def state_dict(self) -> dict[str, Any]:
         return {"env_step": self._env_step, "has_begun": self._has_begun}

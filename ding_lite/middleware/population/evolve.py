@@ -22,7 +22,7 @@ from ding_lite.middleware.checks import Period, check_has
 from ding_lite.middleware.population.batched_train import together
 from ding_lite.middleware.report.jsonl import file_path
 from ding_lite.rl.host_or_device import Unread
-from ding_lite.runtime.context import Context, was_finished
+from ding_lite.runtime.context import Context, latch_of
 from ding_lite.runtime.middleware import (
     Middleware,
     check_middleware,
@@ -205,7 +205,7 @@ class _Evolve:
         if not self.period.is_due(ctx):
             return
 
-        is_last = was_finished(ctx)
+        is_last = latch_of(ctx).was_finished
         if ctx.finish and not all(agent.num_new_evaluations for agent in self.population):
             is_last = True  # a signal has ended the wait for members on other nodes
         if not is_last:
