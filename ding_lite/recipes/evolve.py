@@ -297,7 +297,7 @@ def _run(
             "eval_envs": eval_envs,
             "task": task,
             **({} if confirm_envs is None else {"confirm_envs": confirm_envs}),
-            **config.learn(task, population, envs, search, options),
+            **config.learn(task, population, envs, seed=options.seed),
         }
         task.use(evaluate).use(best_agent).use(breed).use(budget)
         plan.save_and_report(task, run, parts, config)
