@@ -210,7 +210,7 @@ def run_evolution(plan: EvolvePlan) -> EvolveResult:
             **plan.parts,
         )
         config.check_sizes(everywhere[0], population[0].policy)
-        with plan.open_run(f"evolve-{plan.name}") as run:
+        with plan.open_run() as run:
             best_agent = mw.keep_best(population, run.best)
             taken = _run(plan, run, best_agent, everywhere)
             numbers = run.judge(best_agent.agent.policy, eval_share=_VERDICT_SHARE)
