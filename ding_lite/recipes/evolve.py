@@ -210,7 +210,7 @@ def run_evolution(plan: EvolvePlan) -> EvolveResult:
             **plan.parts,
         )
         config.check_sizes(everywhere[0], population[0].policy)
-        with plan.open_run(f"evolve-{plan.name}") as run:
+        with plan.open_run() as run:
             best_agent = mw.keep_best(population, run.best)
             taken = _run(plan, run, best_agent, everywhere)
             numbers = run.judge(best_agent.agent.policy, eval_share=_VERDICT_SHARE)
@@ -297,7 +297,7 @@ def _run(
             "eval_envs": eval_envs,
             "task": task,
             **({} if confirm_envs is None else {"confirm_envs": confirm_envs}),
-            **config.learn(task, population, envs, search, options),
+            **config.learn(task, population, envs, seed=options.seed),
         }
         task.use(evaluate).use(best_agent).use(breed).use(budget)
         plan.save_and_report(task, run, parts, config)

@@ -4,42 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import partial
 from typing import Self
 
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
-from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Population
-from ding_lite.evolution.search import LEARN_EVERY, Search
+from ding_lite.evolution.search import Search
 from ding_lite.evolution.tournament import Tournament
-from ding_lite.recipes.options import Options
 from ding_lite.recipes.train_config import (
     UPDATE_RATIO,
+    FromReplay,
+    FromRollouts,
+    FromSequences,
+    FromStore,
     TrainConfig,
-    check_replay_sizes,
-    make_episode_buffer,
 )
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.protocols import Policy, Replay
-from ding_lite.rl.replay.episodes import EpisodeBuffer
-from ding_lite.rl.replay.uniform import ReplayBuffer
-from ding_lite.runtime.middleware import Middleware
+from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
 from ding_lite.settings.config import suggests
-from ding_lite.settings.rules import COUNT, NATURAL, NOT_NEGATIVE, SHARE, setting, whole
+from ding_lite.settings.rules import COUNT, NOT_NEGATIVE, SHARE, setting
 
 _SMOKE_GENERATION, _SMOKE_EPISODE = 500, 50
 _MOST_OF_LEARNING, _SHORT_EPISODE = 4, 500
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvolutionConfig(TrainConfig, ABC):
+class EvolutionConfig(TrainConfig):
     """The settings of evolution, in addition to those of the policy."""
 
     population: int = setting(6, COUNT)
@@ -128,21 +123,20 @@ class EvolutionConfig(TrainConfig, ABC):
             eval_limit=min(self.eval_limit or _SMOKE_EPISODE, _SMOKE_EPISODE),
         )
 
-    def turn_steps(self, num_envs: int) -> int:
-        return num_envs
-
     def steps_per_update(self, num_envs: int) -> int:
         return self.population * self.turn_steps(num_envs)
 
-    @abstractmethod
     def learn(
-        self, task: Task, population: Population, envs: Envs, search: Search, options: Options
+        self, task: Task, population: Population, envs: Envs, *, seed: int
     ) -> dict[str, Stateful]:
         """Add the middleware by which agents take turns to learn; return further parts to save."""
+        replay = self.start(task, envs, population[0].policy, seed)
+        task.use(mw.for_each(population, lambda agent: self.stages(agent, envs, replay)))
+        return {} if replay is None else {"replay": replay}
 
 
 @dataclass(frozen=True, kw_only=True)
-class TurnsConfig(EvolutionConfig, ABC):
+class TurnsConfig(FromStore, EvolutionConfig):
     """The settings of evolution for policies that learn from one replay, which all agents share."""
 
     turn: int = setting(64, COUNT)
@@ -158,97 +152,30 @@ class TurnsConfig(EvolutionConfig, ABC):
     def check_sizes(self, envs: Envs, policy: Policy) -> None:
         check_steps_fit(envs.spec, self.turn, turn=self.turn)
 
-    def take_turns(
-        self,
-        task: Task,
-        population: Population,
-        envs: Envs,
-        search: Search,
-        replay: Replay | EpisodeBuffer,
-    ) -> None:
-        """Add the middleware by which agents collect into the replay and learn from it."""
-        steps, measured = self.turn_steps(envs.num_envs), self.normalizer(envs)
-        is_fixed = LEARN_EVERY not in search.parameters
-        updates = steps * self.update_ratio if is_fixed else 1
-
-        def turn(agent: Agent) -> list[Middleware]:
-            collect = mw.collect(agent, envs, steps=steps)
-            train = mw.train(agent, replay, updates=updates, normalize_rewards=measured)
-            return [collect, mw.add_to(replay), train]
-
-        task.use(mw.for_each(population, turn))
-
 
 @suggests
 @dataclass(frozen=True, kw_only=True)
-class ReplayEvolutionConfig(TurnsConfig):
+class ReplayEvolutionConfig(FromReplay, TurnsConfig):
     """The settings of evolution for policies that learn from transitions."""
 
-    capacity: int = setting(100_000, COUNT)
-    """Maximum number of transitions in the replay. More keeps older transitions and takes more
-    memory."""
-    warmup: int = setting(1_000, NATURAL)
+    warmup: int = 1_000
     """Random env steps before the first update, at most a quarter of `max_env_steps`."""
-
-    def check_sizes(self, envs: Envs, policy: Policy) -> None:
-        check_replay_sizes(envs, policy, capacity=self.capacity)
-        super().check_sizes(envs, policy)
-
-    def learn(
-        self, task: Task, population: Population, envs: Envs, search: Search, options: Options
-    ) -> dict[str, Stateful]:
-        replay = ReplayBuffer(envs.spec, capacity=self.capacity, seed=options.seed)
-        if self.warmup:
-            warmup = min(self.warmup, options.max_env_steps // 4)
-            task.use(mw.random_warmup(envs, replay, steps=max(1, warmup)))
-        self.take_turns(task, population, envs, search, replay)
-        return {"replay": replay}
 
 
 @suggests
 @dataclass(frozen=True, kw_only=True)
-class SequenceEvolutionConfig(TurnsConfig):
+class SequenceEvolutionConfig(FromSequences, TurnsConfig):
     """The settings of evolution for policies that learn from sequences of episodes."""
 
-    capacity: int = setting(100_000, partial(whole, 2))
-    """Maximum number of observations in the buffer of whole episodes. More keeps older episodes and
-    takes more memory, also for the recurrent state before each step."""
-    update_ratio: float = setting(0.125, UPDATE_RATIO)
+    update_ratio: float = 0.125
     """Updates of an agent for each of its own env steps, unless `learn_every` is searched. Each
     update learns from many steps; 1/32 to 1/4 are usual."""
 
-    def learn(
-        self, task: Task, population: Population, envs: Envs, search: Search, options: Options
-    ) -> dict[str, Stateful]:
-        episodes = make_episode_buffer(
-            envs, population[0].policy, capacity=self.capacity, seed=options.seed
-        )
-        self.take_turns(task, population, envs, search, episodes)
-        return {"replay": episodes}
-
 
 @suggests
 @dataclass(frozen=True, kw_only=True)
-class RolloutEvolutionConfig(EvolutionConfig):
+class RolloutEvolutionConfig(FromRollouts, EvolutionConfig):
     """The settings of evolution for policies that learn from their own newest rollouts."""
 
-    unroll: int = setting(16, COUNT)
+    unroll: int = 16
     """Env steps of each environment in a rollout, after which the agent learns from it."""
-
-    def turn_steps(self, num_envs: int) -> int:
-        return num_envs * self.unroll
-
-    def check_sizes(self, envs: Envs, policy: Policy) -> None:
-        check_steps_fit(envs.spec, self.unroll * envs.num_envs, unroll=self.unroll)
-
-    def learn(
-        self, task: Task, population: Population, envs: Envs, search: Search, options: Options
-    ) -> dict[str, Stateful]:
-        measured = self.normalizer(envs)
-
-        def turn(agent: Agent) -> list[Middleware]:
-            collect = mw.collect(agent, envs, unroll=self.unroll)
-            return [collect, mw.train(agent, normalize_rewards=measured)]
-
-        task.use(mw.for_each(population, turn))
-        return {}

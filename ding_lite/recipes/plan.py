@@ -36,7 +36,7 @@ from ding_lite.rl.networks.precision import computing_in
 from ding_lite.rl.policies.base.config import without_unused
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.runtime.middleware import MakeMiddleware, Middleware
+from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 from ding_lite.settings.config import as_config, default_values
 from ding_lite.settings.rules import check_all
@@ -46,7 +46,8 @@ from ding_lite.settings.rules import check_all
 class RunPlan:
     """The plan of a run: its recipe, its options and all its settings."""
 
-    name: str
+    program: str
+    """The name of the run's program, such as `dqn` or `evolve-dqn`."""
     recipe: Recipe
     options: Options
     vector: VectorEnv[Any, Any, Any] | None = None
@@ -55,8 +56,6 @@ class RunPlan:
     values: Layers
     """The values of settings and options by their sources: `given`, `file`, `run`, `preset`,
     `space` (chosen for the spaces of an environment without a preset), or `default`."""
-    use: Sequence[Middleware] | MakeMiddleware
-    """The user's middleware, or what makes them."""
     reports: Sequence[Middleware]
     """The middleware that report metrics to functions of the user."""
 
@@ -70,17 +69,7 @@ class RunPlan:
         return _given_parts(vars(self.options))
 
     def make_policy(self, spec: EnvSpec) -> Policy:
-        """Make the policy; raise ConfigError if it does not accept a given part."""
-        more = {**self.parts, **self._computing}
-        try:
-            return self.recipe.policy(spec, self.policy_config, **more)
-        except TypeError as error:
-            if "unexpected keyword" not in str(error):
-                raise
-            raise ConfigError(
-                f"{self.kind} does not take all of: {', '.join(more)} ({error}). Leave that out, "
-                f"or give a function of the spec that makes the policy."
-            ) from error
+        return self.recipe.policy(spec, self.policy_config, **self.parts, **self._computing)
 
     def check_env(self) -> None:
         """Refuse `atari` for environments that are not Atari games."""
@@ -95,7 +84,7 @@ class RunPlan:
 
     @property
     def kind(self) -> str:
-        return str(getattr(self.recipe.policy, "__name__", self.name))
+        return str(getattr(self.recipe.policy, "__name__", self.program))
 
     @property
     def described(self) -> dict[str, Any]:
@@ -147,16 +136,16 @@ class RunPlan:
         return f"{self.kind} on {self.options.env}"
 
     @contextmanager
-    def open_run(self, program: str) -> Iterator[Run]:
+    def open_run(self) -> Iterator[Run]:
         """Open the directory of the run: the chosen one, or the next number under its program."""
         refuse_while_importing()
         options = self.options
         if options.out is None:
-            out = make_next(Path("runs", program, str(options.env)))
+            out = make_next(Path("runs", self.program, str(options.env)))
             options = dataclasses.replace(options, out=out)
         with (
             computing_in(self.config.precision),
-            Run(program, options, config=self.described, defaults=self.defaults) as run,
+            Run(self.program, options, config=self.described, defaults=self.defaults) as run,
         ):
             if self.note is not None:
                 run.tell(self.note)
@@ -176,12 +165,13 @@ class RunPlan:
         task.use(mw.report(run, every=log_every, title=self.title))
 
     def _made_by_user(self, parts: Mapping[str, object]) -> Sequence[Middleware]:
-        if not callable(self.use):
-            return self.use
+        use = self.options.use
+        if not callable(use):
+            return use
         advice = "`use=[fn]` is for a single middleware; `use=make` is called once, with the parts "
         advice += f"of the run ({', '.join(parts)}), and returns a list of middleware"
         try:
-            made = self.use(dict(parts))
+            made = use(dict(parts))
         except (AttributeError, KeyError) as error:
             error.add_note(advice)
             raise
@@ -235,14 +225,13 @@ def make_plan(
     every = config.every(config.row_every(options.max_env_steps), options.num_envs)
     of_policy = {**_only(values, recipe.policy_config), "seed": options.seed}
     return RunPlan(
-        name=name,
+        program=program,
         recipe=recipe,
         options=options,
         vector=vector,
         policy_config=as_config(recipe.policy_config, of_policy),
         config=config,
         values=values,
-        use=options.use,
         reports=[mw.report(_function(name), every=every) for name in options.report],
     )
 

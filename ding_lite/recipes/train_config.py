@@ -7,21 +7,21 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeAlias, cast
 
 from ding_lite import middleware as mw
-from ding_lite.errors import ConfigError
 from ding_lite.middleware.checks import check_batch
 from ding_lite.recipes.runs.verdict import ENVS_FOR_ONE_OF_EVALUATIONS, verdict_is_short
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.formulas.schedules import linear
+from ding_lite.rl.formulas.schedules import Schedule, linear
 from ding_lite.rl.networks.precision import Precision
 from ding_lite.rl.protocols import ActorCritic, BatchConfig, Policy
 from ding_lite.rl.replay.episodes import EpisodeBuffer
 from ding_lite.rl.replay.prioritized import PrioritizedReplay
 from ding_lite.rl.replay.storage import check_replay_fits
 from ding_lite.rl.replay.uniform import ReplayBuffer
+from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
 from ding_lite.settings.config import suggests
@@ -43,10 +43,124 @@ EVAL_EPISODES, EVAL_EPISODES_WITHIN_SHARE = 20, 5
 """Greedy episodes in an evaluation without and with an `eval_share`."""
 UPDATE_RATIO = partial(inside, 1e-6, 1e6)
 """The bounds of `update_ratio`: beyond them a step of the pipeline would never end."""
+Store: TypeAlias = ReplayBuffer | EpisodeBuffer
+
+
+class Learning(ABC):
+    """A mode of learning, of one policy or of each agent of a population.
+
+    The subclasses here are bases for settings, beside `TrainConfig`. They do not inherit from it:
+    its defaults would replace those of its other subclasses.
+    """
+
+    @abstractmethod
+    def turn_steps(self, num_envs: int) -> int:
+        """Return the env steps that a policy makes before it learns."""
+
+    def check_sizes(self, envs: Envs, policy: Policy) -> None:  # noqa: B027 - may be nothing
+        """Refuse settings that need more memory than the machine has."""
+
+    @abstractmethod
+    def normalizer(self, envs: Envs) -> Envs | None:
+        """Return the environments that measure rewards; None without `normalize_rewards`."""
+
+    def start(self, task: Task, envs: Envs, policy: Policy, seed: int) -> Store | None:
+        """Return an empty replay, if there is one, and add the middleware that fills it first."""
+        return None
+
+    @abstractmethod
+    def stages(self, policy: Policy, envs: Envs, replay: Any) -> list[Middleware]:  # noqa: ANN401 - that of `start`
+        """Return the middleware by which a policy, or an agent, collects and learns."""
+
+
+class FromStore(Learning):
+    """The settings of learning from stored experience."""
+
+    @property
+    @abstractmethod
+    def update_ratio(self) -> float:
+        """Updates for each env step."""
+
+    def turn_steps(self, num_envs: int) -> int:
+        return num_envs * math.ceil(1.0 / (self.update_ratio * num_envs) - 1e-9)
+
+    def stages(
+        self, policy: Policy, envs: Envs, replay: Store, beta: Schedule | None = None
+    ) -> list[Middleware]:
+        steps, measured = self.turn_steps(envs.num_envs), self.normalizer(envs)
+        updates = steps * self.update_ratio
+        train = mw.train(policy, replay, updates=updates, beta=beta, normalize_rewards=measured)
+        return [mw.collect(policy, envs, steps=steps), mw.add_to(replay), train]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class FromReplay(FromStore):
+    """The settings of learning from a replay of transitions."""
+
+    capacity: int = setting(100_000, COUNT)
+    """Maximum number of transitions in the replay. More keeps older transitions and takes more
+    memory."""
+    warmup: int = setting(1_000, NATURAL)
+    """Random env steps before the first update. More makes the first batches more diverse."""
+
+    def check_sizes(self, envs: Envs, policy: Policy) -> None:
+        check_replay_fits(envs.spec, capacity=self.capacity)
+        check_steps_fit(envs.spec, policy.n_step * envs.num_envs, n_step=policy.n_step)
+        if isinstance(policy.config, BatchConfig):
+            check_batch(policy.config.batch_size, capacity=self.capacity)
+        super().check_sizes(envs, policy)
+
+    def start(self, task: Task, envs: Envs, policy: Policy, seed: int) -> ReplayBuffer:
+        replay = self.make_replay(envs, seed)
+        if self.warmup:
+            hold = getattr(self, "warmup_hold", 1)
+            task.use(mw.random_warmup(envs, replay, steps=self.warmup, hold=hold))
+        return replay
+
+    def make_replay(self, envs: Envs, seed: int) -> ReplayBuffer:
+        return ReplayBuffer(envs.spec, capacity=self.capacity, seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FromSequences(FromStore):
+    """The settings of learning from sequences of episodes."""
+
+    capacity: int = setting(100_000, partial(whole, 2))
+    """Maximum number of observations in the buffer of whole episodes. More keeps older episodes and
+    takes more memory, also for the recurrent state before each step."""
+
+    def start(self, task: Task, envs: Envs, policy: Policy, seed: int) -> EpisodeBuffer:
+        return EpisodeBuffer(
+            envs.spec,
+            capacity=self.capacity,
+            num_envs=envs.num_envs,
+            state_size=getattr(policy, "state_size", 0) or None,
+            seed=seed,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FromRollouts(Learning):
+    """The settings of learning from rollouts, each of which is learned from once it is complete."""
+
+    unroll: int = setting(16, COUNT)
+    """Env steps of each environment in a rollout, after which the policy learns from it. More uses
+    longer sums of rewards before it bootstraps, and learns less often; 5 to 128 are usual, and up
+    to 2,048 for PPO."""
+
+    def turn_steps(self, num_envs: int) -> int:
+        return num_envs * self.unroll
+
+    def check_sizes(self, envs: Envs, policy: Policy) -> None:
+        check_steps_fit(envs.spec, self.unroll * envs.num_envs, unroll=self.unroll)
+
+    def stages(self, policy: Policy, envs: Envs, replay: object = None) -> list[Middleware]:
+        train = mw.train(policy, normalize_rewards=self.normalizer(envs))
+        return [mw.collect(cast(ActorCritic, policy), envs, unroll=self.unroll), train]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(Learning):
     """The settings of training that are common to all policies."""
 
     frame_stack: int = setting(1, COUNT)
@@ -114,7 +228,8 @@ class TrainConfig:
         """
         room = max_env_steps // agents
         unroll = math.ceil(room / num_envs)  # one block ends the run
-        most = {"warmup": max_env_steps // 2, "unroll": unroll, "turn": room}
+        warmup = max_env_steps // (2 if agents == 1 else 4)
+        most = {"warmup": warmup, "unroll": unroll, "turn": room}
         fitting: Any = {k: max(1, fits) for k, fits in most.items() if getattr(self, k, 0) > fits}
         return dataclasses.replace(self, **fitting)
 
@@ -125,23 +240,19 @@ class TrainConfig:
 
     def steps_per_update(self, num_envs: int) -> int:
         """Return the env steps in each step of the pipeline."""
-        return num_envs
+        return self.turn_steps(num_envs)
 
     def every(self, env_steps: int, num_envs: int) -> int:
         """Convert a period in env steps to steps of the pipeline."""
         steps = max(1, self.steps_per_update(num_envs))  # 0 if a later check refuses it
         return max(1, env_steps // steps)
 
-    def check_sizes(self, envs: Envs, policy: Policy) -> None:
-        """Refuse settings that need more memory than the machine has."""
-
     def normalizer(self, envs: Envs) -> Envs | None:
-        """Return the environments that measure rewards; None without `normalize_rewards`."""
         return envs if self.normalize_rewards else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class SingleConfig(TrainConfig, ABC):
+class SingleConfig(TrainConfig):
     """The settings of training a single policy."""
 
     eval_share: float | None = setting(0.1, positive, optional=True)
@@ -174,21 +285,19 @@ class SingleConfig(TrainConfig, ABC):
         has_own = verdict_is_short(max_episode_steps)
         return self.eval_share and self.eval_share / (1 if has_own else 2)
 
-    @abstractmethod
     def learn(self, task: Task, policy: Policy, envs: Envs, *, seed: int) -> dict[str, Stateful]:
         """Add the middleware that collect and learn; return further parts to save, by name."""
+        replay = self.start(task, envs, policy, seed)
+        for stage in self.stages(policy, envs, replay):
+            task.use(stage)
+        return {} if replay is None else {"replay": replay}
 
 
 @suggests
 @dataclass(frozen=True, kw_only=True)
-class OffPolicyConfig(SingleConfig):
+class OffPolicyConfig(FromReplay, SingleConfig):
     """The settings of training from replay, in addition to those of the policy."""
 
-    capacity: int = setting(100_000, COUNT)
-    """Maximum number of transitions in the replay. More keeps older transitions and takes more
-    memory."""
-    warmup: int = setting(1_000, NATURAL)
-    """Random env steps before the first update. More makes the first batches more diverse."""
     warmup_hold: int = setting(1, COUNT)
     """Steps for which each random action of the warm-up is repeated. About 20 explores further
     where single random actions cancel each other out, as with a weak motor."""
@@ -209,83 +318,36 @@ class OffPolicyConfig(SingleConfig):
     """Env steps over which `priority_beta` rises linearly to 1; those of the whole run are
     usual."""
 
-    def steps_per_update(self, num_envs: int) -> int:
-        return _steps_per_update(self.update_ratio, num_envs)
-
-    def check_sizes(self, envs: Envs, policy: Policy) -> None:
-        check_replay_sizes(envs, policy, capacity=self.capacity)
-
-    def learn(self, task: Task, policy: Policy, envs: Envs, *, seed: int) -> dict[str, Stateful]:
-        steps = self.steps_per_update(envs.num_envs)
-        updates = steps * self.update_ratio
+    def make_replay(self, envs: Envs, seed: int) -> ReplayBuffer:
+        if not self.prioritized:
+            return super().make_replay(envs, seed)
         alpha, beta = self.priority_alpha, self.priority_beta
-        replay = ReplayBuffer(envs.spec, capacity=self.capacity, seed=seed)
-        if self.prioritized:
-            replay = PrioritizedReplay(
-                envs.spec, capacity=self.capacity, alpha=alpha, beta=beta, seed=seed
-            )
-        if self.warmup:
-            task.use(mw.random_warmup(envs, replay, steps=self.warmup, hold=self.warmup_hold))
-        task.use(mw.collect(policy, envs, steps=steps))
-        task.use(mw.add_to(replay))
-        rising = linear(beta, 1.0, steps=self.priority_beta_steps) if self.prioritized else None
-        measured = self.normalizer(envs)
-        task.use(mw.train(policy, replay, updates=updates, beta=rising, normalize_rewards=measured))
-        if isinstance(replay, PrioritizedReplay):
-            task.use(mw.update_priorities(replay))
-        return {"replay": replay}
+        return PrioritizedReplay(
+            envs.spec, capacity=self.capacity, alpha=alpha, beta=beta, seed=seed
+        )
+
+    def stages(
+        self, policy: Policy, envs: Envs, replay: Store, beta: Schedule | None = None
+    ) -> list[Middleware]:
+        if not isinstance(replay, PrioritizedReplay):
+            return super().stages(policy, envs, replay, beta)
+        beta = linear(self.priority_beta, 1.0, steps=self.priority_beta_steps)
+        return [*super().stages(policy, envs, replay, beta), mw.update_priorities(replay)]
 
 
 @suggests
 @dataclass(frozen=True, kw_only=True)
-class SequenceConfig(SingleConfig):
+class SequenceConfig(FromSequences, SingleConfig):
     """The settings of training from sequences of episodes, in addition to those of the policy."""
 
-    capacity: int = setting(100_000, partial(whole, 2))
-    """Maximum number of observations in the buffer of whole episodes. More keeps older episodes and
-    takes more memory, also for the recurrent state before each step."""
     update_ratio: float = setting(0.125, UPDATE_RATIO)
     """Updates for each env step. Each update learns from many steps; 1/32 to 1/4 are usual."""
 
-    def steps_per_update(self, num_envs: int) -> int:
-        return _steps_per_update(self.update_ratio, num_envs)
-
-    def learn(self, task: Task, policy: Policy, envs: Envs, *, seed: int) -> dict[str, Stateful]:
-        steps = self.steps_per_update(envs.num_envs)
-        updates = steps * self.update_ratio
-        episodes = make_episode_buffer(envs, policy, capacity=self.capacity, seed=seed)
-        task.use(mw.collect(policy, envs, steps=steps))
-        task.use(mw.add_to(episodes))
-        measured = self.normalizer(envs)
-        task.use(mw.train(policy, episodes, updates=updates, normalize_rewards=measured))
-        return {"replay": episodes}
-
 
 @suggests
 @dataclass(frozen=True, kw_only=True)
-class OnPolicyConfig(SingleConfig):
+class OnPolicyConfig(FromRollouts, SingleConfig):
     """The settings of training from rollouts, in addition to those of the policy."""
-
-    unroll: int = setting(16, COUNT)
-    """Env steps of each environment in a rollout, after which the policy learns from it. More uses
-    longer sums of rewards before it bootstraps, and learns less often; 5 to 128 are usual, and up
-    to 2,048 for PPO."""
-
-    def steps_per_update(self, num_envs: int) -> int:
-        return num_envs * self.unroll
-
-    def check_sizes(self, envs: Envs, policy: Policy) -> None:
-        check_steps_fit(envs.spec, self.unroll * envs.num_envs, unroll=self.unroll)
-
-    def learn(self, task: Task, policy: Policy, envs: Envs, *, seed: int) -> dict[str, Stateful]:
-        if not isinstance(policy, ActorCritic):
-            raise ConfigError(
-                f"{type(policy).__name__} cannot learn from rollouts: it has no `explore` method. "
-                f"Train it from a replay."
-            )
-        task.use(mw.collect(policy, envs, unroll=self.unroll))
-        task.use(mw.train(policy, normalize_rewards=self.normalizer(envs)))
-        return {}
 
 
 @suggests
@@ -296,26 +358,3 @@ class ShortRolloutConfig(OnPolicyConfig):
     unroll: int = 8
     """Env steps of each environment in a rollout, after which the policy learns from it. More uses
     longer sums of rewards before it bootstraps, and learns less often; 5 to 32 are usual."""
-
-
-def check_replay_sizes(envs: Envs, policy: Policy, *, capacity: int) -> None:
-    """Refuse a replay that is too large for the machine, or too small for the policy."""
-    check_replay_fits(envs.spec, capacity=capacity)
-    check_steps_fit(envs.spec, policy.n_step * envs.num_envs, n_step=policy.n_step)
-    if isinstance(policy.config, BatchConfig):
-        check_batch(policy.config.batch_size, capacity=capacity)
-
-
-def make_episode_buffer(envs: Envs, policy: Policy, *, capacity: int, seed: int) -> EpisodeBuffer:
-    """Make a buffer of the episodes in these environments, with the states that a policy needs."""
-    return EpisodeBuffer(
-        envs.spec,
-        capacity=capacity,
-        num_envs=envs.num_envs,
-        state_size=getattr(policy, "state_size", 0) or None,
-        seed=seed,
-    )
-
-
-def _steps_per_update(update_ratio: float, num_envs: int) -> int:
-    return num_envs * math.ceil(1.0 / (update_ratio * num_envs) - 1e-9)

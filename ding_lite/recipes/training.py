@@ -125,7 +125,7 @@ def run_plan(plan: RunPlan) -> TrainResult:
     ):
         policy = plan.make_policy(envs.spec)
         config.check_sizes(envs, policy)
-        with plan.open_run(plan.name) as run:
+        with plan.open_run() as run:
             keep_best = mw.keep_best(policy, run.best)
             ctx, evaluate = _run(plan, run, policy, envs, eval_envs, keep_best)
             best = _best_before(run, ctx)

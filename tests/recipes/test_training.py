@@ -613,6 +613,16 @@ def test_what_makes_no_policy_is_refused() -> None:
         ding_lite.train(f"{__file__}:Lineer", "CartPole-v1")
 
 
+def test_an_error_in_a_policy_of_the_users_is_raised_as_it_is() -> None:
+    class Faulty(Linear):
+        def build(self) -> None:
+            wrong: dict[str, Any] = {"width": 8}
+            self.net = Net(self.spec, **wrong)
+
+    with pytest.raises(TypeError, match="unexpected keyword argument 'width'"):
+        ding_lite.train(Faulty, "CartPole-v1")
+
+
 def test_a_file_has_settings_and_options_and_what_is_given_wins() -> None:
     Path("mine.toml").write_text("lr = 0.5\nhidden = [4]\nnum_envs = 8\nmax_env_steps = 40\n")
     first = ding_lite.train("dqn", "CartPole-v1", config="mine.toml", lr=0.25, quiet=True)
