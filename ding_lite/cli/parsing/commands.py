@@ -6,10 +6,7 @@ The functions of the commands are imported when they run, as they would slow dow
 from __future__ import annotations
 
 import argparse
-import ast
-import functools
 from importlib import import_module
-from pathlib import Path
 from typing import Any, ClassVar
 
 from ding_lite.cli.parsing.arguments import (
@@ -25,7 +22,7 @@ from ding_lite.cli.parsing.arguments import (
     topology,
 )
 from ding_lite.exit_codes import DONE
-from ding_lite.options.derived import add_options, sentences_below
+from ding_lite.options.derived import add_options, sentences_of
 from ding_lite.options.words import Pairs, assignment, path, searched, whole_number
 
 _WORDS = {
@@ -66,31 +63,14 @@ class Command:
         return code or DONE
 
     @classmethod
-    def does(cls) -> str:
-        """Return the description, a sentence without its full stop."""
-        return _help()[cls.__name__]["does"]
-
-    @classmethod
     def add_to(cls, parser: argparse.ArgumentParser) -> None:
         words = {**_WORDS, "verb": getattr(cls, "verb", "")}
-        for owner in reversed(cls.__mro__[:-2]):
-            for name, typed in vars(owner).items():
-                if isinstance(typed, Argument):
-                    flag = f"--{name.replace('_', '-')}" if isinstance(typed, Option) else name
-                    text = _help()[owner.__name__][name].format_map(words)
-                    parser.add_argument(flag, **typed, help=text)
+        for name, text in sentences_of(cls).items():
+            if isinstance(typed := getattr(cls, name, None), Argument):
+                flag = f"--{name.replace('_', '-')}" if isinstance(typed, Option) else name
+                parser.add_argument(flag, **typed, help=text.format_map(words))
         if cls.of_runs:
             add_options(parser, of=cls.of_runs)
-
-
-@functools.cache
-def _help() -> dict[str, dict[str, str]]:
-    classes = ast.parse(Path(__file__).read_text("utf-8")).body
-    return {
-        one.name: {"does": (ast.get_docstring(one) or "").rstrip("."), **sentences_below(one)}
-        for one in classes
-        if isinstance(one, ast.ClassDef)
-    }
 
 
 class Train(Command):
