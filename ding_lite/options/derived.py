@@ -13,6 +13,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import Field, fields
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -91,16 +92,13 @@ def documented(of: str) -> Callable[[FunctionT], FunctionT]:
     """Add the options of a call to its docstring, before `**more`."""
 
     def add(fn: FunctionT) -> FunctionT:
-        known, documented = {one.name: one for one in fields(RunOptions)}, ""
-        for name in inspect.signature(fn).parameters:
-            if name in known and name != "env":
-                usual = known[name].metadata["usual"].format_map(USUAL[of])
-                text = _sentence(known[name], evolves=of == "evolve", in_python=True)
+        known, documented = {one.name: one for one in fields(RunOptions) if one.name != "env"}, ""
+        with suppress(OSError):  # a frozen program has no sources
+            for one in filter(None, map(known.get, inspect.signature(fn).parameters)):
+                usual = one.metadata["usual"].format_map(USUAL[of])
+                text = f"    {one.name}: {_sentence(one, evolves=of == 'evolve', in_python=True)}"
                 text += f" Default: {usual}." if usual else ""
-                documented += textwrap.fill(
-                    f"{name}: {text}", 96, initial_indent=4 * " ", subsequent_indent=8 * " "
-                )
-                documented += "\n"
+                documented += textwrap.fill(text, 96, subsequent_indent=8 * " ") + "\n"
         if doc := inspect.getdoc(fn):  # none with `python -OO`; before 3.13 `__doc__` is indented
             fn.__doc__ = doc.replace("    **more:", f"{documented}    **more:", 1)
         return fn

@@ -6,7 +6,6 @@ The functions of the commands are imported when they run, as they would slow dow
 from __future__ import annotations
 
 import argparse
-from importlib import import_module
 from typing import Any, ClassVar
 
 from ding_lite.cli.parsing.arguments import (
@@ -21,7 +20,6 @@ from ding_lite.cli.parsing.arguments import (
     seconds_or_none,
     topology,
 )
-from ding_lite.exit_codes import DONE
 from ding_lite.options.derived import add_options, sentences_of
 from ding_lite.options.words import Pairs, assignment, path, searched, whole_number
 
@@ -54,13 +52,6 @@ class Command:
     is success."""
     of_runs: ClassVar[str] = ""
     """The set of options of a run that the command has: that of `train` or `evolve`."""
-
-    @classmethod
-    def carry_out(cls, options: argparse.Namespace) -> int:
-        """Run the command; return its exit code."""
-        module, name = cls.function
-        code: int | None = getattr(import_module(module), name)(options)
-        return code or DONE
 
     @classmethod
     def add_to(cls, parser: argparse.ArgumentParser) -> None:
