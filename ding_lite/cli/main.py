@@ -12,11 +12,12 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 
 from ding_lite.cli.parsing.commands import COMMANDS
 from ding_lite.cli.parsing.parsers import parse
 from ding_lite.errors import DingLiteError, EnvError, printable
-from ding_lite.exit_codes import FAILED, INTERRUPTED, exit_code_of
+from ding_lite.exit_codes import DONE, FAILED, INTERRUPTED, exit_code_of
 from ding_lite.io.files import naming, why
 
 
@@ -31,7 +32,9 @@ def main(words: Sequence[str] | None = None) -> int:
         try:
             options = parse(sys.argv[1:] if words is None else words)
             name = f"ding-lite {options.command}"
-            return COMMANDS[options.command].carry_out(options)
+            module, function = COMMANDS[options.command].function
+            code: int | None = getattr(import_module(module), function)(options)
+            return code or DONE
         finally:
             sys.stdout.flush()
     except MemoryError as error:

@@ -14,7 +14,7 @@ from ding_lite.exit_codes import DONE, INTERRUPTED
 from ding_lite.io.importing import look_here
 from ding_lite.log import configure
 from ding_lite.options.derived import sentences_of
-from ding_lite.options.run_options import OF_PRESETS, RunOptions
+from ding_lite.options.run_options import RunOptions
 from ding_lite.options.words import Searched
 from ding_lite.recipes.choices import Choices
 from ding_lite.recipes.evolve import plan_evolution, run_evolution
@@ -87,7 +87,7 @@ def show_settings(plan: RunPlan) -> None:
             plan.values.source(name),
             sentences_of(RunOptions)[name],
         )
-        for name in OF_PRESETS
+        for name in ("num_envs", "max_env_steps", "target")
     ]
     print_table(
         ("setting", "value", "source", "meaning"),

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import Field, fields
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from ding_lite.options.run_options import USUAL, RunOptions
@@ -20,27 +24,28 @@ from ding_lite.options.words import Pairs
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
-def sentences_of(config: type) -> dict[str, str]:
-    """Read the sentences below the fields of a dataclass, including inherited fields."""
+def sentences_of(owner: type) -> dict[str, str]:
+    """Read the sentences below the fields of a class, including inherited ones, and `__doc__`."""
     found: dict[str, str] = {}
-    for cls in reversed(config.__mro__[:-1]):
-        [definition] = ast.parse(inspect.getsource(cls)).body
-        if isinstance(definition, ast.ClassDef):
-            found |= sentences_below(definition)
+    for cls in reversed(owner.__mro__[:-1]):
+        found |= _sentences_in(cls.__module__).get(cls.__qualname__, {})
     return found
 
 
-def sentences_below(definition: ast.ClassDef) -> dict[str, str]:
-    """Read the sentences below the assignments of a class, by the assigned names."""
+@functools.cache
+def _sentences_in(module: str) -> dict[str, dict[str, str]]:
     found = {}
-    for one, text in zip(definition.body, definition.body[1:], strict=False):
-        if isinstance(one, ast.AnnAssign | ast.Assign) and isinstance(text, ast.Expr):
-            target = one.target if isinstance(one, ast.AnnAssign) else one.targets[0]
-            found[ast.unparse(target)] = " ".join(str(ast.literal_eval(text.value)).split())
+    for one in ast.parse(inspect.getsource(sys.modules[module])).body:
+        if isinstance(one, ast.ClassDef):
+            found[one.name] = {"__doc__": ast.get_docstring(one) or ""}
+            for field_and_text in pairwise(one.body):
+                match field_and_text:
+                    case (
+                        ast.AnnAssign(target=ast.Name(name)) | ast.Assign(targets=[ast.Name(name)]),
+                        ast.Expr(ast.Constant(str(text))),
+                    ):
+                        found[one.name][name] = " ".join(text.split())
     return found
-
-
-_SENTENCES = sentences_of(RunOptions)
 
 
 def add_options(
@@ -72,7 +77,7 @@ def add_options(
 def _sentence(one: Field[Any], *, evolves: bool, in_python: bool = False) -> str:
     facts = one.metadata
     more = facts["in_evolve"] * evolves + facts["in_python"] * in_python
-    return f"{_SENTENCES[one.name].removesuffix('.')}{more}."
+    return f"{sentences_of(RunOptions)[one.name].removesuffix('.')}{more}."
 
 
 def _help(one: Field[Any], text: str, of: str, default: object) -> str:
@@ -87,16 +92,13 @@ def documented(of: str) -> Callable[[FunctionT], FunctionT]:
     """Add the options of a call to its docstring, before `**more`."""
 
     def add(fn: FunctionT) -> FunctionT:
-        known, documented = {one.name: one for one in fields(RunOptions)}, ""
-        for name in inspect.signature(fn).parameters:
-            if name in known and name != "env":
-                usual = known[name].metadata["usual"].format_map(USUAL[of])
-                text = _sentence(known[name], evolves=of == "evolve", in_python=True)
+        known, documented = {one.name: one for one in fields(RunOptions) if one.name != "env"}, ""
+        with suppress(OSError):  # a frozen program has no sources
+            for one in filter(None, map(known.get, inspect.signature(fn).parameters)):
+                usual = one.metadata["usual"].format_map(USUAL[of])
+                text = f"    {one.name}: {_sentence(one, evolves=of == 'evolve', in_python=True)}"
                 text += f" Default: {usual}." if usual else ""
-                documented += textwrap.fill(
-                    f"{name}: {text}", 96, initial_indent=4 * " ", subsequent_indent=8 * " "
-                )
-                documented += "\n"
+                documented += textwrap.fill(text, 96, subsequent_indent=8 * " ") + "\n"
         if doc := inspect.getdoc(fn):  # none with `python -OO`; before 3.13 `__doc__` is indented
             fn.__doc__ = doc.replace("    **more:", f"{documented}    **more:", 1)
         return fn

@@ -27,8 +27,8 @@ SMOKE_ENV_STEPS = 2_000
 NUM_ENVS = 8
 MAX_ENV_STEPS, MAX_ENV_STEPS_OF_EVOLUTION = 100_000, 200_000
 """The defaults of options for which there is no preset."""
-_CALLS = "train evolve"
-_ALL = "train evolve program"
+_CALLS = ("train", "evolve")
+_ALL = (*_CALLS, "program")
 USUAL = {
     "train": {"runs": "runs/POLICY/ENV", "max_env_steps": MAX_ENV_STEPS},
     "evolve": {"runs": "runs/evolve-POLICY/ENV", "max_env_steps": MAX_ENV_STEPS_OF_EVOLUTION},
@@ -40,7 +40,7 @@ USUAL = {
 def _option(
     default: Any = MISSING,  # noqa: ANN401 - of any kind
     *,
-    of: str = _CALLS,
+    of: tuple[str, ...] = _CALLS,
     kind: str = "run",
     in_file: bool = False,
     flag: str = "",
@@ -62,9 +62,7 @@ def _option(
         in_python: The end of that sentence in docstrings.
         **typed: Keywords of `add_argument`; without any the option exists only in Python.
     """
-    facts = {"of": of.split(), "kind": kind, "in_file": in_file, "flag": flag, "usual": usual}
-    facts |= {"in_evolve": in_evolve, "in_python": in_python}
-    return field(default=default, metadata={**facts, "typed": typed})
+    return field(default=default, metadata=locals())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +105,7 @@ class RunOptions:
     a function that makes them of the parts of the run, by the names in its checkpoint."""
     population: int = _option(
         1,
-        of="evolve",
+        of=("evolve",),
         kind="setting",
         usual="6",
         type=words.whole_number(1),
@@ -143,9 +141,9 @@ class RunOptions:
         metavar="N",
     )
     """Maximum number of env steps."""
-    nodes: int = _option(1, of="", type=words.whole_number(1), metavar="N")
+    nodes: int = _option(1, of=(), type=words.whole_number(1), metavar="N")
     """Number of processes; 1 runs everything in one."""
-    criterion: CriterionName = _option("greedy", of="", choices=("greedy", "seed"))
+    criterion: CriterionName = _option("greedy", of=(), choices=("greedy", "seed"))
     """The episodes that decide whether it is solved: greedy evaluations, or (seed) those of a
     collector, if its smoothed return is above the target five times in a row."""
     out: Path | None = _option(
@@ -167,7 +165,7 @@ class RunOptions:
     """The device of the networks, as PyTorch names it, such as cuda."""
     compile: Compile = _option(
         None,
-        of="train",
+        of=("train",),
         in_file=True,
         in_python=". It may also be a compiler of your own",
         choices=("torch", "graph"),
@@ -181,8 +179,6 @@ class RunOptions:
 _OF_CALLS = [one for one in fields(RunOptions) if one.metadata["of"]]
 OF_CALLS = tuple(one.name for one in _OF_CALLS)
 OF_FILES = tuple(one.name for one in _OF_CALLS if one.metadata["in_file"])
-OF_PRESETS = ("num_envs", "max_env_steps", "target")
-"""Options that presets may contain."""
 OF_ENVS, PARTS, NO_SETTINGS, ALSO_SETTINGS = (
     tuple(one.name for one in _OF_CALLS if one.metadata["kind"] == kind)
     for kind in ("env", "part", "run", "setting")

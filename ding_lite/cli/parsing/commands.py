@@ -6,10 +6,6 @@ The functions of the commands are imported when they run, as they would slow dow
 from __future__ import annotations
 
 import argparse
-import ast
-import functools
-from importlib import import_module
-from pathlib import Path
 from typing import Any, ClassVar
 
 from ding_lite.cli.parsing.arguments import (
@@ -24,8 +20,7 @@ from ding_lite.cli.parsing.arguments import (
     seconds_or_none,
     topology,
 )
-from ding_lite.exit_codes import DONE
-from ding_lite.options.derived import add_options, sentences_below
+from ding_lite.options.derived import add_options, sentences_of
 from ding_lite.options.words import Pairs, assignment, path, searched, whole_number
 
 _WORDS = {
@@ -59,38 +54,14 @@ class Command:
     """The set of options of a run that the command has: that of `train` or `evolve`."""
 
     @classmethod
-    def carry_out(cls, options: argparse.Namespace) -> int:
-        """Run the command; return its exit code."""
-        module, name = cls.function
-        code: int | None = getattr(import_module(module), name)(options)
-        return code or DONE
-
-    @classmethod
-    def does(cls) -> str:
-        """Return the description, a sentence without its full stop."""
-        return _help()[cls.__name__]["does"]
-
-    @classmethod
     def add_to(cls, parser: argparse.ArgumentParser) -> None:
         words = {**_WORDS, "verb": getattr(cls, "verb", "")}
-        for owner in reversed(cls.__mro__[:-2]):
-            for name, typed in vars(owner).items():
-                if isinstance(typed, Argument):
-                    flag = f"--{name.replace('_', '-')}" if isinstance(typed, Option) else name
-                    text = _help()[owner.__name__][name].format_map(words)
-                    parser.add_argument(flag, **typed, help=text)
+        for name, text in sentences_of(cls).items():
+            if isinstance(typed := getattr(cls, name, None), Argument):
+                flag = f"--{name.replace('_', '-')}" if isinstance(typed, Option) else name
+                parser.add_argument(flag, **typed, help=text.format_map(words))
         if cls.of_runs:
             add_options(parser, of=cls.of_runs)
-
-
-@functools.cache
-def _help() -> dict[str, dict[str, str]]:
-    classes = ast.parse(Path(__file__).read_text("utf-8")).body
-    return {
-        one.name: {"does": (ast.get_docstring(one) or "").rstrip("."), **sentences_below(one)}
-        for one in classes
-        if isinstance(one, ast.ClassDef)
-    }
 
 
 class Train(Command):

@@ -11,6 +11,7 @@ from ding_lite.cli.parsing.commands import COMMANDS
 from ding_lite.errors import did_you_mean
 from ding_lite.exit_codes import WRONG_USAGE
 from ding_lite.options import elsewhere
+from ding_lite.options.derived import sentences_of
 from ding_lite.options.words import show
 from ding_lite.version import __version__
 
@@ -90,11 +91,11 @@ def make_parsers() -> tuple[Parser, dict[str, Parser]]:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     of_command = {}
     for name, command in COMMANDS.items():
-        prog, does = f"ding-lite {name}", command.does()
+        prog, does = f"ding-lite {name}", sentences_of(command)["__doc__"]
         of_command[name] = commands.add_parser(
             name,
-            help=f"{does[0].lower()}{does[1:]}",
-            description=f"{does}.",
+            help=f"{does[0].lower()}{does[1:]}".removesuffix("."),
+            description=does,
             usage=f"{prog} {command.takes}".rstrip(),
             prog=prog,
             example=f"{prog} {command.example}".rstrip(),
