@@ -22,7 +22,7 @@ from ding_lite.rl.batch import NumpyArray, Transitions
 from ding_lite.rl.formulas.q_learning import LOSSES, Values, evaluate, q_gradient
 from ding_lite.rl.networks.layers import MLP, DuelingHead, MLPOutputs, names_of
 from ding_lite.rl.networks.q_nets import MLPQNetwork
-from ding_lite.rl.policies.dqn import DQN, network_of
+from ding_lite.rl.policies.dqn import DQN
 from ding_lite.rl.weights.flat_module import copied
 
 
@@ -47,7 +47,7 @@ class DQNStack(ReplayStack[DQN]):
     def __init__(self, like: DQN, count: int) -> None:
         super().__init__(like, count)
         self._has_modules = not _is_mlp(like)
-        self._module = copied(network_of(like).module) if self._has_modules else None
+        self._module = copied(like.q_net.module) if self._has_modules else None
         self._is_double = like.config.double
         self._loss = LOSSES[like.config.loss]
         self._first_online = cache(partial(self._make_network, self._weights))
@@ -56,7 +56,7 @@ class DQNStack(ReplayStack[DQN]):
     @classmethod
     def key(cls, policy: DQN) -> Hashable | None:
         """Return None for modules that `vmap` cannot compute."""
-        config, module = policy.config, network_of(policy).module
+        config, module = policy.config, policy.q_net.module
         form = (config.loss, config.double, config.normalize_obs)
         if not _is_mlp(policy):
             own = stackable(module, (module, obs_of(policy)))
@@ -101,7 +101,7 @@ class DQNStack(ReplayStack[DQN]):
 
 
 def _is_mlp(policy: DQN) -> bool:
-    return isinstance(network_of(policy), MLPQNetwork)
+    return isinstance(policy.q_net, MLPQNetwork)
 
 
 def _metrics(policy: DQN, loss: float, q_mean: float) -> Metrics:
