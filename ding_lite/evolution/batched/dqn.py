@@ -15,15 +15,15 @@ from ding_lite.evolution.batched.base import (
     Metrics,
     ReplayStack,
     StackedTensors,
+    layers_of,
     obs_of,
 )
 from ding_lite.evolution.batched.modules import StackedModule, stackable
 from ding_lite.rl.batch import NumpyArray, Transitions
 from ding_lite.rl.formulas.q_learning import LOSSES, Values, evaluate, q_gradient
-from ding_lite.rl.networks.layers import MLP, DuelingHead, MLPOutputs, names_of
-from ding_lite.rl.networks.q_nets import MLPQNetwork
+from ding_lite.rl.networks.layers import MLPOutputs
+from ding_lite.rl.networks.q_nets import MLPQNetwork, q_layers
 from ding_lite.rl.policies.dqn import DQN
-from ding_lite.rl.weights.flat_module import copied
 
 
 class StackedValues(Values, Protocol):
@@ -45,9 +45,7 @@ class DQNStack(ReplayStack[DQN]):
     """
 
     def __init__(self, like: DQN, count: int) -> None:
-        super().__init__(like, count)
-        self._has_modules = not _is_mlp(like)
-        self._module = copied(like.q_net.module) if self._has_modules else None
+        super().__init__(like, count, None if _is_mlp(like) else like.q_net.module)
         self._is_double = like.config.double
         self._loss = LOSSES[like.config.loss]
         self._first_online = cache(partial(self._make_network, self._weights))
@@ -57,12 +55,9 @@ class DQNStack(ReplayStack[DQN]):
     def key(cls, policy: DQN) -> Hashable | None:
         """Return None for modules that `vmap` cannot compute."""
         config, module = policy.config, policy.q_net.module
-        form = (config.loss, config.double, config.normalize_obs)
-        if not _is_mlp(policy):
-            own = stackable(module, (module, obs_of(policy)))
-            return None if own is None else (own, *form)
-        weights, _ = policy.flat_weights
-        return (tuple(weights.shapes.items()), config.activation, *form)
+        is_mlp = _is_mlp(policy)
+        form = layers_of(policy) if is_mlp else stackable(module, (module, obs_of(policy)))
+        return None if form is None else (form, config.loss, config.double)
 
     def _greedy(self, policies: Sequence[DQN], inputs_GNI: Tensor) -> NumpyArray:
         q_GNA = self._first_online(len(policies)).forward(inputs_GNI).numpy()
@@ -92,12 +87,8 @@ class DQNStack(ReplayStack[DQN]):
     def _make_network(self, weights: StackedTensors, first: int) -> StackedValues:
         if self._module is not None:
             return StackedModule(self._module, weights, self._grads, first)
-        config = self._like.config
-        names, activation = names_of("torso", len(config.hidden)), config.activation
-        head = DuelingHead(weights, self._grads, first=first) if config.dueling else "head"
-        return MLPOutputs(
-            MLP(weights, self._grads, names, head, activation=activation, first=first)
-        )
+        module: Any = self._like.q_net.module
+        return MLPOutputs(q_layers(module, weights, self._grads, first=first))
 
 
 def _is_mlp(policy: DQN) -> bool:

@@ -19,7 +19,7 @@ from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from ding_lite.errors import NonFiniteError
-from ding_lite.evolution.batched.base import Stack, UpdateResult, obs_of
+from ding_lite.evolution.batched.base import Stack, UpdateResult, layers_of, obs_of
 from ding_lite.evolution.batched.modules import StackedModule, stackable
 from ding_lite.rl.batch import NumpyArray, Rollout
 from ding_lite.rl.formulas.advantages import Advantages
@@ -27,8 +27,8 @@ from ding_lite.rl.formulas.distributions import Distribution, Gaussian
 from ding_lite.rl.formulas.policy_losses import Settings, Steps, actor_critic_loss
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import CPU
-from ding_lite.rl.networks.actor_critic import MLPActorCritic
-from ding_lite.rl.networks.layers import MLP, names_of
+from ding_lite.rl.networks.actor_critic import MLPActorCritic, branches
+from ding_lite.rl.networks.layers import MLP
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.impala import IMPALA
 from ding_lite.rl.policies.rollout_updates import (
@@ -41,7 +41,6 @@ from ding_lite.rl.policies.rollout_updates import (
 )
 from ding_lite.rl.recorded.actor_critic import Recurrence
 from ding_lite.rl.replay.rollouts import Minibatch
-from ding_lite.rl.weights.flat_module import copied
 
 AnyPolicy: TypeAlias = ActorCriticPolicy[Any]
 _OF_LOSS = ("action", "log_prob_B", "advantage_B", "target_B")
@@ -62,10 +61,8 @@ class RolloutStack(Stack[AnyPolicy]):
     """
 
     def __init__(self, like: AnyPolicy, count: int) -> None:
-        super().__init__(like, count)
-        net = like.net
-        self._has_modules = not isinstance(net, MLPActorCritic)
-        self._module: Any = copied(_Joined(net.module)) if self._has_modules else None
+        is_mlp = isinstance(like.net, MLPActorCritic)
+        super().__init__(like, count, None if is_mlp else _Joined(like.net.module))
         self._first = cache(self._make_first)
 
     @classmethod
@@ -76,13 +73,11 @@ class RolloutStack(Stack[AnyPolicy]):
         if isinstance(policy, IMPALA) and config.batch_size is not None:
             return None
         if isinstance(net, MLPActorCritic):
-            form = tuple(net.weights.shapes.items()), config.activation
-            return type(policy), form, config.normalize_obs
+            return layers_of(policy)
         size = policy.state_size
         states = [((size,), np.float32)] if size else []
         joined = _Joined(net.module, at_once=True)
-        own = stackable(net.module, (joined, obs_of(policy), *states), has_memory=bool(size))
-        return None if own is None else (type(policy), own, config.normalize_obs)
+        return stackable(net.module, (joined, obs_of(policy), *states), has_memory=bool(size))
 
     def _greedy(self, policies: Sequence[AnyPolicy], inputs_GNI: Tensor) -> NumpyArray:
         both = self._first(len(policies))[0].forward(inputs_GNI).numpy()
@@ -221,7 +216,7 @@ class RolloutStack(Stack[AnyPolicy]):
         return self._make_network(count), like
 
     def _make_network(self, count: int) -> StackedModule | _Recurrent | _TwoMLPs:
-        if self._has_modules:
+        if self._module is not None:
             shapes = self._like.flat_weights[0].shapes
             apart = [*shapes][-1:] if self._like.net.num_apart else []
 
@@ -233,20 +228,8 @@ class RolloutStack(Stack[AnyPolicy]):
             if self._like.state_size:
                 return _Recurrent(modules, self._like.state_size, encodes=self._module.encodes)
             return modules
-        config = self._like.config
-        return _TwoMLPs(
-            *(
-                MLP(
-                    self._weights,
-                    self._grads,
-                    names_of(name, len(config.hidden)),
-                    f"{name}.head",
-                    activation=config.activation,
-                    first=count,
-                )
-                for name in ("actor", "critic")
-            )
-        )
+        module: Any = self._like.net.module
+        return _TwoMLPs(*branches(module, self._weights, self._grads, first=count))
 
 
 @dataclass
