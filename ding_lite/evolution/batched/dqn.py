@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,17 +20,10 @@ from ding_lite.evolution.batched.base import (
 )
 from ding_lite.evolution.batched.modules import StackedModule, stackable
 from ding_lite.rl.batch import NumpyArray, Transitions
-from ding_lite.rl.formulas.q_learning import LOSSES, Values, evaluate, q_gradient
+from ding_lite.rl.formulas.q_learning import LOSSES, evaluate, q_gradient
 from ding_lite.rl.networks.layers import MLPOutputs
 from ding_lite.rl.networks.q_nets import MLPQNetwork, q_layers
 from ding_lite.rl.policies.dqn import DQN
-
-
-class StackedValues(Values, Protocol):
-    """The networks of the first policies of a stack."""
-
-    def backward(self, saved: Any, grad_GBA: Tensor, /) -> None:  # noqa: ANN401 - each its own
-        """Write the gradients of the weights, given the gradient of the values."""
 
 
 class DQNStack(ReplayStack[DQN]):
@@ -84,7 +77,7 @@ class DQNStack(ReplayStack[DQN]):
                 turn.outcome.metrics = _metrics(policy, loss, float(found.q_mean_G[row]))
                 turn.outcome.batch = layout.part(batch, row)
 
-    def _make_network(self, weights: StackedTensors, first: int) -> StackedValues:
+    def _make_network(self, weights: StackedTensors, first: int) -> StackedModule | MLPOutputs:
         if self._module is not None:
             return StackedModule(self._module, weights, self._grads, first)
         module: Any = self._like.q_net.module

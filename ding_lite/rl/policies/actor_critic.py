@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
@@ -159,6 +158,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         """
         return for_inference(self.net.plain, self.spec, self._norm, sees_trees=self._sees_trees)
 
+    @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises an error
     def learn(self, rollouts: Sequence[Rollout], /) -> Metrics:
         """Do one update, or several, from rollouts of one length.
 
@@ -218,14 +218,13 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
 
     def _answered(self, updates: Updates[FoundT]) -> FoundT:
         answer: Any = None
-        with _unchecked():
-            while True:
-                try:
-                    request = updates.send(answer)
-                except StopIteration as end:
-                    found: FoundT = end.value
-                    return found
-                answer = self._answer(request)
+        while True:
+            try:
+                request = updates.send(answer)
+            except StopIteration as end:
+                found: FoundT = end.value
+                return found
+            answer = self._answer(request)
 
     def _answer(self, request: Request) -> Any:  # noqa: ANN401 - by the request
         if isinstance(request, Infer):
@@ -275,9 +274,10 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         return values
 
     @renamed_argument("unrolls", "rollouts")
+    @np.errstate(over="ignore", invalid="ignore")
     def gradients(self, rollouts: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
         """Compute the gradient of all env steps at once, [P], and its metrics; change nothing."""
-        with self._keeping_buffers(), _unchecked():
+        with self._keeping_buffers():
             steps, seen = self._answered(self._rows(self._ready(self._joined(rollouts))))
             values = self._write_gradient(self._rows_of(steps), steps, seen)
         return self._grad_P.clone(), self._metrics(values)
@@ -420,8 +420,3 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             self.check_finite(values["loss"])
         self.net.backward(saved, *grads)
         return values
-
-
-def _unchecked() -> AbstractContextManager[object]:
-    """Let numbers overflow: a loss that is not finite raises."""
-    return np.errstate(over="ignore", invalid="ignore")
