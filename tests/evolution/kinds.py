@@ -112,7 +112,7 @@ def computes(agent: Agent) -> list[Any]:
     if isinstance(policy, ActorCriticPolicy):
         if policy.state_size:
             return _over_a_sequence(policy, rng)
-        return [policy.values(obs), policy._net.act(policy._for_network(obs))]
+        return [policy.values(obs), policy.net.act(policy._for_network(obs))]
     if isinstance(policy, DQN):
         target = policy._target_net.forward(policy._for_network(tensor))
         return [policy.q_values(obs), target.numpy().copy()]

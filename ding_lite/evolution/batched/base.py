@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ding_lite.errors import NonFiniteError
 from ding_lite.rl.batch import Array, NumpyArray, Rollout, Transitions, to_numpy
@@ -30,6 +30,7 @@ from ding_lite.rl.policies.base.open_policy import OpenPolicy
 from ding_lite.rl.policies.base.spaces import check_obs
 from ding_lite.rl.policies.box_policy import BoxPolicy
 from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.weights.flat_module import copied
 
 Metrics = dict[str, float]
 
@@ -54,10 +55,9 @@ class UpdateResult:
 class Stack(ABC, Generic[PolicyT]):
     """Memory in which policies of one architecture act and learn as one computation."""
 
-    _has_modules = False
-    """Whether `StackedModule` computes the networks, and not a written-out `MLP`."""
-
-    def __init__(self, like: PolicyT, count: int) -> None:
+    def __init__(self, like: PolicyT, count: int, module: nn.Module | None = None) -> None:
+        self._module: Any = None if module is None else copied(module)
+        """What `StackedModule` computes; None for networks with a written-out backward."""
         weights, target = like.flat_weights
         self._spec, self._like = like.spec, like
         self._weights, self._grads = (StackedTensors(weights.shapes, count) for _ in range(2))
@@ -66,9 +66,10 @@ class Stack(ABC, Generic[PolicyT]):
     @classmethod
     @abstractmethod
     def key(cls, policy: PolicyT) -> Hashable | None:
-        """Return the key that policies of one stack share; None for one that learns alone.
+        """Return what policies of one stack share besides their class and normalisation.
 
-        The observations of the policy are not packed, and its optimiser is the usual one.
+        None for one that learns alone. The observations of the policy are not packed, and its
+        optimiser is the usual one.
         """
 
     def hold(self, policies: Sequence[PolicyT]) -> Callable[[NumpyArray], NumpyArray] | None:
@@ -80,7 +81,7 @@ class Stack(ABC, Generic[PolicyT]):
             for something else. None for modules, which act alone: the number of observations
             changes from call to call, and tracing takes longer.
         """
-        if self._has_modules:
+        if self._module is not None:
             return None
         count = self._take(policies)
 
@@ -119,7 +120,7 @@ class Stack(ABC, Generic[PolicyT]):
 
     def _inputs(self, obs_GB: Tensor) -> Tensor:
         """Return observations of each policy as its network takes them, [G, B, ...]."""
-        return obs_GB if self._has_modules else as_floats(obs_GB).float().flatten(2)
+        return as_floats(obs_GB).float().flatten(2) if self._module is None else obs_GB
 
 
 class ReplayStack(Stack[PolicyT]):
@@ -216,6 +217,12 @@ class Turn(Generic[PolicyT]):
 def obs_of(policy: OpenPolicy) -> tuple[tuple[int, ...], Any]:
     """Return the shape and the type of an observation as networks take it."""
     return policy.spec.obs_shape, policy.spec.obs_dtype if policy.norm is None else np.float32
+
+
+def layers_of(policy: DQN | BoxPolicy[Any, Any] | ActorCriticPolicy[Any]) -> Hashable:
+    """Return what policies with a written-out backward share."""
+    weights, _ = policy.flat_weights
+    return tuple(weights.shapes.items()), policy.config.activation
 
 
 class Layout(Rows, Generic[PolicyT]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.evolution.batched.base import Layout, ReplayStack, StackedTensors, obs_of
+from ding_lite.evolution.batched.base import Layout, ReplayStack, StackedTensors, layers_of, obs_of
 from ding_lite.evolution.batched.modules import StackedModule, stackable
 from ding_lite.rl.batch import NumpyArray, Transitions, to_numpy
 from ding_lite.rl.networks.action_values import Critics, CriticsOfMembers
@@ -20,7 +20,6 @@ from ding_lite.rl.networks.layers import MLP, Members, MLPOutputs, Viewed, names
 from ding_lite.rl.policies.base.spaces import BoxActions
 from ding_lite.rl.policies.box_policy import BoxPolicy, update_critics
 from ding_lite.rl.recorded.box import CriticList
-from ding_lite.rl.weights.flat_module import copied
 
 BoxT = TypeVar("BoxT", bound=BoxPolicy[Any, Any])
 
@@ -37,29 +36,19 @@ class BoxStack(ReplayStack[BoxT]):
     """
 
     def __init__(self, like: BoxT, count: int) -> None:
-        super().__init__(like, count)
-        self._has_modules = like.has_own_network
-        self._modules = {
-            prefix: copied(module)
-            for prefix, module in (_modules_of(like) if self._has_modules else {}).items()
-        }
+        super().__init__(like, count, _modules_of(like) if like.has_own_network else None)
         self._box = BoxActions(self._spec, policy=type(like).__name__)
         self._networks = cache(self._make_networks)
 
     @classmethod
     def key(cls, policy: BoxT) -> Hashable | None:
         """Return the key of policies that are computed together; None for others, as of images."""
-        config, parts = policy.config, {"actor", "critic"} & policy.parts.keys()
+        parts = {"actor", "critic"} & policy.parts.keys()
         if len(parts) == 2:
             obs, action = obs_of(policy), ((int(np.prod(policy.spec.action_shape)),), np.float32)
-            critics, actor = _modules_of(policy).values()
-            both = nn.ModuleList([critics, actor])
-            own = stackable(both, (actor, obs), (critics, obs, action))
-            return None if own is None else (type(policy), own, config.normalize_obs)
-        if policy.spec.is_image or parts:
-            return None
-        weights, _ = policy.flat_weights
-        return type(policy), tuple(weights.shapes.items()), config.activation, config.normalize_obs
+            both = _modules_of(policy)
+            return stackable(both, (both["actor"], obs), (both["critics"], obs, action))
+        return None if policy.spec.is_image or parts else layers_of(policy)
 
     def _greedy(self, policies: Sequence[BoxT], inputs_GNI: Tensor) -> NumpyArray:
         unit_GNA = self._networks(len(policies)).actor.act(inputs_GNI.numpy())
@@ -126,9 +115,8 @@ class BoxStack(ReplayStack[BoxT]):
 
     def _actor_on(self, weights: StackedTensors, count: int) -> BoxActor:
         actor_type: Callable[..., BoxActor] = self._like.form.actor_type
-        body: Any
-        if self._has_modules:
-            body = self._stacked("actor.", weights, count)  # it never acts
+        if self._module is not None:
+            body: Any = self._stacked("actor", weights, count)  # it never acts
             is_gaussian = self._like.form.actor_type.outputs_per_action > 1
             return actor_type(body) if is_gaussian else OwnActor(body, self._spec)
         names = names_of("actor.torso", len(self._like.config.hidden))
@@ -138,8 +126,8 @@ class BoxStack(ReplayStack[BoxT]):
     def _critics_on(
         self, weights: StackedTensors, count: int, *, first: int | None = None
     ) -> Critics:
-        if self._has_modules:
-            return self._stacked("critics.", weights, count, first, axis=1)
+        if self._module is not None:
+            return self._stacked("critics", weights, count, first, axis=1)
         *names, head = names_of("critics", len(self._like.config.hidden) + 1)
         networks = [
             self._layers(_of_critic(weights, k), _of_critic(self._grads, k), names, head, count)
@@ -148,14 +136,14 @@ class BoxStack(ReplayStack[BoxT]):
         return CriticsOfMembers(networks, num_actions=self._box.size)
 
     def _stacked(
-        self, prefix: str, weights: StackedTensors, count: int, *more: object, axis: int = 0
+        self, part: str, weights: StackedTensors, count: int, *more: object, axis: int = 0
     ) -> StackedModule:
         return StackedModule(
-            self._modules[prefix],
+            self._module[part],
             weights,
             self._grads,
             count,
-            rename=lambda name: prefix + name,
+            rename=lambda name: f"{part}.{name}",
             more=more,
             axis=axis,
         )
@@ -171,8 +159,8 @@ def _of_critic(rows: StackedTensors, index: int) -> Members:
     return Viewed(rows, lambda tensor: tensor[:, index])
 
 
-def _modules_of(policy: Any) -> Mapping[str, nn.Module]:  # noqa: ANN401 - of any box policy
-    """Return the actor and the critics, by the prefix of their weights."""
+def _modules_of(policy: Any) -> nn.ModuleDict:  # noqa: ANN401 - of any box policy
+    """Return the actor and the critics, by the first part of the names of their weights."""
     own = policy.own_modules["weights"]
     critics = [module for prefix, module in own.items() if prefix != "actor."]
-    return {"critics.": CriticList(critics), "actor.": own["actor."]}
+    return nn.ModuleDict({"critics": CriticList(critics), "actor": own["actor."]})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,22 +15,15 @@ from ding_lite.evolution.batched.base import (
     Metrics,
     ReplayStack,
     StackedTensors,
+    layers_of,
     obs_of,
 )
 from ding_lite.evolution.batched.modules import StackedModule, stackable
 from ding_lite.rl.batch import NumpyArray, Transitions
-from ding_lite.rl.formulas.q_learning import LOSSES, Values, evaluate, q_gradient
-from ding_lite.rl.networks.layers import MLP, DuelingHead, MLPOutputs, names_of
-from ding_lite.rl.networks.q_nets import MLPQNetwork
-from ding_lite.rl.policies.dqn import DQN, network_of
-from ding_lite.rl.weights.flat_module import copied
-
-
-class StackedValues(Values, Protocol):
-    """The networks of the first policies of a stack."""
-
-    def backward(self, saved: Any, grad_GBA: Tensor, /) -> None:  # noqa: ANN401 - each its own
-        """Write the gradients of the weights, given the gradient of the values."""
+from ding_lite.rl.formulas.q_learning import LOSSES, evaluate, q_gradient
+from ding_lite.rl.networks.layers import MLPOutputs
+from ding_lite.rl.networks.q_nets import MLPQNetwork, q_layers
+from ding_lite.rl.policies.dqn import DQN
 
 
 class DQNStack(ReplayStack[DQN]):
@@ -45,9 +38,7 @@ class DQNStack(ReplayStack[DQN]):
     """
 
     def __init__(self, like: DQN, count: int) -> None:
-        super().__init__(like, count)
-        self._has_modules = not _is_mlp(like)
-        self._module = copied(network_of(like).module) if self._has_modules else None
+        super().__init__(like, count, None if _is_mlp(like) else like.q_net.module)
         self._is_double = like.config.double
         self._loss = LOSSES[like.config.loss]
         self._first_online = cache(partial(self._make_network, self._weights))
@@ -56,13 +47,10 @@ class DQNStack(ReplayStack[DQN]):
     @classmethod
     def key(cls, policy: DQN) -> Hashable | None:
         """Return None for modules that `vmap` cannot compute."""
-        config, module = policy.config, network_of(policy).module
-        form = (config.loss, config.double, config.normalize_obs)
-        if not _is_mlp(policy):
-            own = stackable(module, (module, obs_of(policy)))
-            return None if own is None else (own, *form)
-        weights, _ = policy.flat_weights
-        return (tuple(weights.shapes.items()), config.activation, *form)
+        config, module = policy.config, policy.q_net.module
+        is_mlp = _is_mlp(policy)
+        form = layers_of(policy) if is_mlp else stackable(module, (module, obs_of(policy)))
+        return None if form is None else (form, config.loss, config.double)
 
     def _greedy(self, policies: Sequence[DQN], inputs_GNI: Tensor) -> NumpyArray:
         q_GNA = self._first_online(len(policies)).forward(inputs_GNI).numpy()
@@ -89,19 +77,15 @@ class DQNStack(ReplayStack[DQN]):
                 turn.outcome.metrics = _metrics(policy, loss, float(found.q_mean_G[row]))
                 turn.outcome.batch = layout.part(batch, row)
 
-    def _make_network(self, weights: StackedTensors, first: int) -> StackedValues:
+    def _make_network(self, weights: StackedTensors, first: int) -> StackedModule | MLPOutputs:
         if self._module is not None:
             return StackedModule(self._module, weights, self._grads, first)
-        config = self._like.config
-        names, activation = names_of("torso", len(config.hidden)), config.activation
-        head = DuelingHead(weights, self._grads, first=first) if config.dueling else "head"
-        return MLPOutputs(
-            MLP(weights, self._grads, names, head, activation=activation, first=first)
-        )
+        module: Any = self._like.q_net.module
+        return MLPOutputs(q_layers(module, weights, self._grads, first=first))
 
 
 def _is_mlp(policy: DQN) -> bool:
-    return isinstance(network_of(policy), MLPQNetwork)
+    return isinstance(policy.q_net, MLPQNetwork)
 
 
 def _metrics(policy: DQN, loss: float, q_mean: float) -> Metrics:

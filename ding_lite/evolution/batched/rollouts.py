@@ -19,24 +19,17 @@ from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from ding_lite.errors import NonFiniteError
-from ding_lite.evolution.batched.base import Stack, UpdateResult, obs_of
+from ding_lite.evolution.batched.base import Stack, UpdateResult, layers_of, obs_of
 from ding_lite.evolution.batched.modules import StackedModule, stackable
 from ding_lite.rl.batch import NumpyArray, Rollout
 from ding_lite.rl.formulas.advantages import Advantages
 from ding_lite.rl.formulas.distributions import Distribution, Gaussian
-from ding_lite.rl.formulas.policy_losses import Settings, Steps
+from ding_lite.rl.formulas.policy_losses import Settings, Steps, actor_critic_loss
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import CPU
-from ding_lite.rl.networks.actor_critic import MLPActorCritic
-from ding_lite.rl.networks.layers import MLP, names_of
-from ding_lite.rl.policies.actor_critic import (
-    ActorCriticPolicy,
-    distribution_of,
-    loss_of_members,
-    network_of,
-    step_of_member,
-    updates_of,
-)
+from ding_lite.rl.networks.actor_critic import MLPActorCritic, branches
+from ding_lite.rl.networks.layers import MLP
+from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.impala import IMPALA
 from ding_lite.rl.policies.rollout_updates import (
     Descend,
@@ -48,7 +41,6 @@ from ding_lite.rl.policies.rollout_updates import (
 )
 from ding_lite.rl.recorded.actor_critic import Recurrence
 from ding_lite.rl.replay.rollouts import Minibatch
-from ding_lite.rl.weights.flat_module import copied
 
 AnyPolicy: TypeAlias = ActorCriticPolicy[Any]
 _OF_LOSS = ("action", "log_prob_B", "advantage_B", "target_B")
@@ -69,32 +61,28 @@ class RolloutStack(Stack[AnyPolicy]):
     """
 
     def __init__(self, like: AnyPolicy, count: int) -> None:
-        super().__init__(like, count)
-        net = network_of(like)
-        self._has_modules = not isinstance(net, MLPActorCritic)
-        self._module: Any = copied(_Joined(net.module)) if self._has_modules else None
+        is_mlp = isinstance(like.net, MLPActorCritic)
+        super().__init__(like, count, None if is_mlp else _Joined(like.net.module))
         self._first = cache(self._make_first)
 
     @classmethod
     def key(cls, policy: AnyPolicy) -> Hashable | None:
         """Return None for what `vmap` cannot compute, or not in less time."""
-        net, config = network_of(policy), policy.config
+        net, config = policy.net, policy.config
         # The updates of an IMPALA with minibatches ask for a forward more or less.
         if isinstance(policy, IMPALA) and config.batch_size is not None:
             return None
         if isinstance(net, MLPActorCritic):
-            form = tuple(net.weights.shapes.items()), config.activation
-            return type(policy), form, config.normalize_obs
+            return layers_of(policy)
         size = policy.state_size
         states = [((size,), np.float32)] if size else []
         joined = _Joined(net.module, at_once=True)
-        own = stackable(net.module, (joined, obs_of(policy), *states), has_memory=bool(size))
-        return None if own is None else (type(policy), own, config.normalize_obs)
+        return stackable(net.module, (joined, obs_of(policy), *states), has_memory=bool(size))
 
     def _greedy(self, policies: Sequence[AnyPolicy], inputs_GNI: Tensor) -> NumpyArray:
         both = self._first(len(policies))[0].forward(inputs_GNI).numpy()
         each = zip(policies, both[..., :-1], strict=True)
-        return np.stack([distribution_of(policy).best(own_ND) for policy, own_ND in each])
+        return np.stack([policy.distribution.best(own_ND) for policy, own_ND in each])
 
     def learn(
         self, policies: Sequence[AnyPolicy], rollouts: Sequence[Sequence[Rollout]]
@@ -178,8 +166,8 @@ class RolloutStack(Stack[AnyPolicy]):
         both, saved = group.kept
         flat_MO = both.reshape(-1, both.shape[-1])
         columns: Any = [places.rows([getattr(one, name) for one in steps]) for name in _OF_LOSS]
-        values, outputs_grad_MD, value_grad_M = loss_of_members(
-            self._like,
+        values, outputs_grad_MD, value_grad_M = actor_critic_loss(
+            self._like.policy_loss,
             places.layout,
             group.settings,
             group.distribution,
@@ -220,7 +208,7 @@ class RolloutStack(Stack[AnyPolicy]):
         return both.numpy(), behind
 
     def _make_first(self, count: int) -> tuple[Any, Distribution]:
-        like = distribution_of(self._like)
+        like = self._like.distribution
         if isinstance(like, Gaussian):
             *_, name = self._like.flat_weights[0].shapes
             both = (tensors[name][:count] for tensors in (self._weights, self._grads))
@@ -228,9 +216,9 @@ class RolloutStack(Stack[AnyPolicy]):
         return self._make_network(count), like
 
     def _make_network(self, count: int) -> StackedModule | _Recurrent | _TwoMLPs:
-        if self._has_modules:
+        if self._module is not None:
             shapes = self._like.flat_weights[0].shapes
-            apart = [*shapes][-1:] if network_of(self._like).num_apart else []
+            apart = [*shapes][-1:] if self._like.net.num_apart else []
 
             def rename(name: str) -> str | None:
                 own = name.removeprefix(_OWN)
@@ -240,20 +228,8 @@ class RolloutStack(Stack[AnyPolicy]):
             if self._like.state_size:
                 return _Recurrent(modules, self._like.state_size, encodes=self._module.encodes)
             return modules
-        config = self._like.config
-        return _TwoMLPs(
-            *(
-                MLP(
-                    self._weights,
-                    self._grads,
-                    names_of(name, len(config.hidden)),
-                    f"{name}.head",
-                    activation=config.activation,
-                    first=count,
-                )
-                for name in ("actor", "critic")
-            )
-        )
+        module: Any = self._like.net.module
+        return _TwoMLPs(*branches(module, self._weights, self._grads, first=count))
 
 
 @dataclass
@@ -277,7 +253,7 @@ class _Learning:
         self.request: Request
         self.answer: Any = None
         self.result = UpdateResult(batch=rollouts)
-        self._updates = updates_of(policy, rollouts)
+        self._updates = policy.updates(rollouts)
         self._before = policy.train_iter
         self._has_ended = False
 
@@ -291,14 +267,15 @@ class _Learning:
                 self.request = self._updates.send(answer)
                 return True
         except StopIteration as end:
-            self.result.metrics = end.value
+            self.result.metrics = {name: float(value) for name, value in end.value.items()}
         self._has_ended = True
         self.result.updates = self.policy.train_iter - self._before
         return False
 
     def descend(self, values: dict[str, float], grad_P: Tensor, weights_P: Tensor) -> None:
         try:
-            step_of_member(self.policy, values, grad_P, weights_P)
+            self.policy.check_finite(values["loss"])
+            self.policy.descend(values, grad_P, weights_P)
         except NonFiniteError as error:
             self.result.fault = error
         self.answer = values

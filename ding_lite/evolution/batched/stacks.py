@@ -7,7 +7,7 @@ needs one `Stack` and one entry here.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, cast
 
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.batched.base import Stack, UpdateResult
@@ -41,8 +41,8 @@ def stack_key(policy: Policy) -> Hashable | None:
     kind = KINDS.get(type(policy))
     if kind is None or not _may_share(policy):
         return None
-    key = kind.key(policy)
-    return None if key is None else (kind, key)
+    key, config = kind.key(policy), cast(Any, policy.config)
+    return None if key is None else (type(policy), key, config.normalize_obs)
 
 
 def make_stack(like: Policy, count: int) -> Stack[Any]:

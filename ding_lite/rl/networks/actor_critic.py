@@ -8,7 +8,7 @@ autograd. A test compares both with plain PyTorch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
 from ding_lite.rl.host_or_device import as_tensor
-from ding_lite.rl.networks.layers import MLP, names_of
+from ding_lite.rl.networks.layers import MLP, Members, names_of
 from ding_lite.rl.networks.modules import ActorCriticModule, MemoryActorCriticModule
 from ding_lite.rl.packing import as_floats, vectors
 from ding_lite.rl.recorded.actor_critic import LOG_STD, RecordedActorCritic, RecurrentActorCritic
@@ -35,16 +35,7 @@ class MLPActorCritic(Written):
         super().__init__(module, last=LOG_STD)
         self.num_apart = num_apart_of(self.weights)
         """The number of weights, at the end, for which `backward` writes no gradients."""
-        self._actor, self._critic = (
-            MLP(
-                self.weights,
-                self.grads,
-                names_of(name, branch.depth),
-                f"{name}.head",
-                activation=module.activation,
-            )
-            for name, branch in (("actor", module.actor), ("critic", module.critic))
-        )
+        self._actor, self._critic = branches(module, self.weights, self.grads)
 
     @property
     def plain(self) -> nn.Module:
@@ -73,6 +64,15 @@ class MLPActorCritic(Written):
         of_actor, of_critic = saved
         self._actor.backward(of_actor, torch.from_numpy(outputs_grad_BD))
         self._critic.backward(of_critic, torch.from_numpy(value_grad_B[:, None]))
+
+
+def branches(
+    module: ActorCriticModule, weights: Members, grads: Members, *, first: int | None = None
+) -> Iterator[MLP]:
+    """Return actor and critic of a module for vectors, on weights of its own or of members."""
+    how: Any = {"activation": module.activation, "first": first}
+    for name, branch in (("actor", module.actor), ("critic", module.critic)):
+        yield MLP(weights, grads, names_of(name, branch.depth), f"{name}.head", **how)
 
 
 ActorCriticNetwork: TypeAlias = MLPActorCritic | RecordedActorCritic

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
 from ding_lite.rl.host_or_device import placed
-from ding_lite.rl.networks.layers import MLP, DuelingHead, MLPOutputs, names_of
+from ding_lite.rl.networks.layers import MLP, DuelingHead, Members, MLPOutputs, names_of
 from ding_lite.rl.networks.modules import Inputs, QModule, without_numbers
 from ding_lite.rl.packing import as_floats, vectors
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs
@@ -34,11 +34,7 @@ class MLPQNetwork(Written, MLPOutputs):
     def __init__(self, module: QModule, *, device: str | torch.device = "cpu") -> None:
         Written.__init__(self, module, device=device)
         self._device = self.weights.flat.device
-        is_dueling = isinstance(module.head, nn.ModuleDict)
-        head = DuelingHead(self.weights, self.grads) if is_dueling else "head"
-        names = names_of("torso", len(module.torso))
-        layers = MLP(self.weights, self.grads, names, head, activation=module.activation)
-        MLPOutputs.__init__(self, layers)
+        MLPOutputs.__init__(self, q_layers(module, self.weights, self.grads))
 
     def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
         return super().forward_pair(vectors(obs), vectors(next_obs))
@@ -55,6 +51,14 @@ class MLPQNetwork(Written, MLPOutputs):
 
     def copy_buffers(self, leader: object) -> None:
         """Do nothing, because there are no buffers."""
+
+
+def q_layers(module: QModule, weights: Members, grads: Members, *, first: int | None = None) -> MLP:
+    """Return the layers of a module for vectors, on weights of its own or of several members."""
+    is_dueling = isinstance(module.head, nn.ModuleDict)
+    head = DuelingHead(weights, grads, first=first) if is_dueling else "head"
+    names = names_of("torso", len(module.torso))
+    return MLP(weights, grads, names, head, activation=module.activation, first=first)
 
 
 QNetwork: TypeAlias = MLPQNetwork | RecordedQNetwork

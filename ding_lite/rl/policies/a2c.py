@@ -78,7 +78,7 @@ class A2C(ActorCriticPolicy[A2CConfig]):
         return steps, seen
 
     @staticmethod
-    def _policy_loss(
+    def policy_loss(
         rows: Rows, settings: Settings, steps: Steps, log_prob_GB: AnyArray
     ) -> PolicyLoss:
         return weighted(rows, log_prob_GB, advantages(rows, settings, steps))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 
 from ding_lite.deprecation import renamed_argument
 from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout, to_numpy
-from ding_lite.rl.formulas.distributions import Distribution, legal_logits
+from ding_lite.rl.formulas.distributions import legal_logits
 from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, Steps, actor_critic_loss
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, Metrics, Number, number
@@ -120,7 +119,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         self._rng = make_rng(config.seed, type(self).__name__)
         self._sees_trees = self.has_own_network or encodes_images(spec, config.images)
         self._random = TorchRandom(config.seed, "actor-critic network", device=self.device)
-        self._net, self._distribution = make_network(
+        self.net, self.distribution = make_network(
             spec,
             config,
             {"network": network, "actor": actor, "critic": critic},
@@ -128,25 +127,26 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             random=self._random,
             device=self.device,
         )
+        """The network, and the distribution of its actions; internal."""
         self._settings = Settings([config], self.device)
         self._no_targets = FlatWeights({}, device=self.device)
-        self.state_size = int(getattr(self._net, "state_size", 0))
+        self.state_size = int(getattr(self.net, "state_size", 0))
         self._norm = make_norm(self.spec, normalize_obs=self.config.normalize_obs)
-        self._optimizer = self._make_optimizer(self._net, eps=_ADAM_EPS)
-        own = self._net.flat if isinstance(self._net, RecordedActorCritic) else None
+        self._optimizer = self._make_optimizer(self.net, eps=_ADAM_EPS)
+        own = self.net.flat if isinstance(self.net, RecordedActorCritic) else None
         self._compile_networks([] if own is None else [own])
 
     @property
     def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:
         """The weights of the network, themselves and not copies, and no target weights."""
-        return self._net.weights, self._no_targets
+        return self.net.weights, self._no_targets
 
     @property
     def own_modules(self) -> Mapping[str, Mapping[str, nn.Module]]:
         """The modules that the user gave, by where their tensors are saved."""
         if not self.has_own_network:
             return {}
-        return {"network": {f"{n}.": part for n, part in self._net.module.named_children()}}
+        return {"network": {f"{n}.": part for n, part in self.net.module.named_children()}}
 
     @property
     def module(self) -> nn.Module:
@@ -156,8 +156,9 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         memory maps observations and states, [B, S], to these and the next states. With
         `normalize_obs` it normalises by the statistics of now.
         """
-        return for_inference(self._net.plain, self.spec, self._norm, sees_trees=self._sees_trees)
+        return for_inference(self.net.plain, self.spec, self._norm, sees_trees=self._sees_trees)
 
+    @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises an error
     def learn(self, rollouts: Sequence[Rollout], /) -> Metrics:
         """Do one update, or several, from rollouts of one length.
 
@@ -175,9 +176,10 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             ShapeError: If they are not of the policy's environment.
             NonFiniteError: If a loss is NaN or infinite. That step is not done.
         """
-        return self._answered(self._updates(rollouts))
+        return self._answered(self.updates(rollouts))
 
-    def _updates(self, rollouts: Sequence[Rollout]) -> Updates[Metrics]:
+    def updates(self, rollouts: Sequence[Rollout]) -> Updates[Metrics]:
+        """Yield the requests of `learn`, which the caller answers, and return metrics; internal."""
         rollout = self._joined(rollouts)
         values = yield from self._learned(self._ready(rollout))
         self._note(merged(rollout.obs))
@@ -193,10 +195,10 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
 
     @staticmethod
     @abstractmethod
-    def _policy_loss(
+    def policy_loss(
         rows: Rows, settings: Settings, steps: Steps, log_prob_GB: AnyArray
     ) -> PolicyLoss:
-        """Compute the loss by the log-probabilities of the actions of several policies."""
+        """Compute the loss by log-probabilities of the actions of several policies; internal."""
 
     def _agreed(self, parts: int) -> int:
         """Return the number of minibatches of an epoch that all learners make: the rounded mean."""
@@ -216,14 +218,13 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
 
     def _answered(self, updates: Updates[FoundT]) -> FoundT:
         answer: Any = None
-        with _unchecked():
-            while True:
-                try:
-                    request = updates.send(answer)
-                except StopIteration as end:
-                    found: FoundT = end.value
-                    return found
-                answer = self._answer(request)
+        while True:
+            try:
+                request = updates.send(answer)
+            except StopIteration as end:
+                found: FoundT = end.value
+                return found
+            answer = self._answer(request)
 
     def _answer(self, request: Request) -> Any:  # noqa: ANN401 - by the request
         if isinstance(request, Infer):
@@ -235,15 +236,22 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             outputs_BD, value_B, _, behind_TNS = kept
             log_prob_B = None
             if request.action is not None:
-                log_prob_B = self._distribution.likelihood(outputs_BD, request.action).log_prob_B
+                log_prob_B = self.distribution.likelihood(outputs_BD, request.action).log_prob_B
             return ForwardResult(value_B, log_prob_B, behind_TNS, kept)
         if self._graph is not None:
             return self._replay(request.steps)
         rows = self._rows_of(request.steps)
         values = self._write_gradient(rows, request.steps, request.seen)
-        if not self._stops(values):
-            values["grad_norm"] = self._improve(values["loss"])
+        self.descend(values)
         return values
+
+    def descend(self, values: dict[str, Number], *at: Tensor) -> None:
+        """Answer `Descend`: step along a gradient, unless the metrics end the updates; internal.
+
+        `at` are the flat gradient and weights, by default the policy's own.
+        """
+        if not self._stops(values):
+            values["grad_norm"] = self._improve(values["loss"], *at)
 
     def _replay(self, steps: Minibatch) -> dict[str, Number]:
         """Answer `Descend` by a captured update, which computes its outputs itself."""
@@ -266,9 +274,10 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         return values
 
     @renamed_argument("unrolls", "rollouts")
+    @np.errstate(over="ignore", invalid="ignore")
     def gradients(self, rollouts: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
         """Compute the gradient of all env steps at once, [P], and its metrics; change nothing."""
-        with self._keeping_buffers(), _unchecked():
+        with self._keeping_buffers():
             steps, seen = self._answered(self._rows(self._ready(self._joined(rollouts))))
             values = self._write_gradient(self._rows_of(steps), steps, seen)
         return self._grad_P.clone(), self._metrics(values)
@@ -298,7 +307,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         """
         if not explore:
             inputs = self.as_inputs(obs)
-            return self._distribution.best(self._outputs(inputs, memory))
+            return self.distribution.best(self._outputs(inputs, memory))
         return within(self.spec, self.explore(obs, memory=memory)[0])
 
     def explore(
@@ -320,7 +329,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             ShapeError: If the observations are not those of the environment it was made for.
         """
         inputs = self.as_inputs(obs)
-        drawn = self._distribution.draw(self._outputs(inputs, memory), self._rng)
+        drawn = self.distribution.draw(self._outputs(inputs, memory), self._rng)
         self.env_step += len(inputs)
         return drawn
 
@@ -345,7 +354,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
 
     @property
     def _acting_net(self) -> ActorCriticNetwork:
-        return self._net
+        return self.net
 
     def _network_state(self) -> dict[str, Any]:
         return {"network": self.weights()}
@@ -356,14 +365,14 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     def _values(self, inputs: AnyArray, state_NS: AnyArray | None = None) -> AnyArray:
         """Compute the values of what `as_inputs` has returned; nothing is recorded."""
         if state_NS is None:
-            return self._net.values(self._for_network(inputs))
+            return self.net.values(self._for_network(inputs))
         return self._recurrent.step(self._for_network(inputs), state_NS)[1]
 
     def _outputs(self, inputs: NumpyArray, memory: Memory | None) -> FloatArray:
         """Compute the actor's outputs, and the next states; nothing is recorded."""
         self._check_memory(memory, len(inputs))
         if memory is None:
-            outputs_ND = self._net.act(self._for_network(inputs))
+            outputs_ND = self.net.act(self._for_network(inputs))
         else:
             found = self._recurrent.step(self._for_network(inputs), memory.state)
             outputs_ND, _, memory.state[:] = map(to_numpy, found)
@@ -372,7 +381,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
 
     @property
     def _recurrent(self) -> RecurrentActorCritic:
-        return cast(RecurrentActorCritic, self._net)
+        return cast(RecurrentActorCritic, self.net)
 
     def _joined(self, rollouts: Sequence[Rollout]) -> Rollout:
         joined = join_rollouts(rollouts, self.spec, state_size=self.state_size)
@@ -389,7 +398,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         """Return outputs, values, what `backward` needs, and the states behind each step if any."""
         seen, behind_TNS = self._for_network(inputs), None
         if recurrence is None:
-            outputs_BD, *more = self._net.forward(seen)
+            outputs_BD, *more = self.net.forward(seen)
         else:
             found = self._recurrent.unroll(seen, recurrence, is_training=is_training)
             outputs_BD, *more, behind_TNS = found
@@ -404,50 +413,10 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         kept = self._forward(steps.obs, steps.recurrence) if seen is None else seen.kept
         outputs_BD, value_B, saved, _ = kept
         values_1, *grads = actor_critic_loss(
-            self._policy_loss, rows, self._settings, self._distribution, steps, outputs_BD, value_B
+            self.policy_loss, rows, self._settings, self.distribution, steps, outputs_BD, value_B
         )
         values = {name: number(value_1[0]) for name, value_1 in values_1.items()}
         if isinstance(values["loss"], float):
             self.check_finite(values["loss"])
-        self._net.backward(saved, *grads)
+        self.net.backward(saved, *grads)
         return values
-
-
-def _unchecked() -> AbstractContextManager[object]:
-    """Let numbers overflow: a loss that is not finite raises."""
-    return np.errstate(over="ignore", invalid="ignore")
-
-
-def updates_of(
-    policy: ActorCriticPolicy[Any], rollouts: Sequence[Rollout]
-) -> Updates[dict[str, float]]:
-    """Yield the requests of `policy.learn(rollouts)`, which the caller answers; return metrics."""
-    metrics = yield from policy._updates(rollouts)
-    return {name: float(value) for name, value in metrics.items()}
-
-
-def loss_of_members(
-    policy: ActorCriticPolicy[Any],
-    rows: Rows,
-    settings: Settings,
-    distribution: Distribution,
-    *given: Any,  # noqa: ANN401 - those of `actor_critic_loss`
-) -> tuple[dict[str, AnyArray], AnyArray, AnyArray]:
-    return actor_critic_loss(policy._policy_loss, rows, settings, distribution, *given)
-
-
-def step_of_member(
-    policy: ActorCriticPolicy[Any], values: dict[str, float], grad_P: Tensor, weights_P: Tensor
-) -> None:
-    """Answer `Descend`: step weights, which need not be the policy's own, along a gradient."""
-    policy.check_finite(values["loss"])
-    if not policy._stops(values):
-        values["grad_norm"] = policy._improve(values["loss"], grad_P, weights_P)
-
-
-def network_of(policy: ActorCriticPolicy[Any]) -> ActorCriticNetwork:
-    return policy._net
-
-
-def distribution_of(policy: ActorCriticPolicy[Any]) -> Distribution:
-    return policy._distribution

@@ -137,11 +137,12 @@ class DQN(OpenPolicy):
         self._epsilon = linear(config.epsilon_start, config.epsilon_end, steps=config.epsilon_steps)
         self._random = TorchRandom(config.seed, "dqn network", device=self.device)
         self._sees_trees = network is not None or encodes_images(spec, config.images)
-        self._q_net, self._target_net = self._make_networks(network)
+        self.q_net, self._target_net = self._make_networks(network)
+        """The network and its target; internal."""
         self._norm = make_norm(spec, normalize_obs=config.normalize_obs, device=self.device)
         self._loss = LOSSES[config.loss]
-        self._optimizer = self._make_optimizer(self._q_net)
-        both = (self._q_net, self._target_net)
+        self._optimizer = self._make_optimizer(self.q_net)
+        both = (self.q_net, self._target_net)
         self._compile_networks(net.flat for net in both if isinstance(net, RecordedQNetwork))
 
     def _make_networks(self, network: MakeModule | None) -> tuple[QNetwork, QNetwork]:
@@ -175,7 +176,7 @@ class DQN(OpenPolicy):
         """The user's network and its target, by the keys and names of their saved tensors."""
         if not self.has_own_network:
             return {}
-        return {"q_net": {"": self._q_net.module}, "target_net": {"": self._target_net.module}}
+        return {"q_net": {"": self.q_net.module}, "target_net": {"": self._target_net.module}}
 
     @property
     def module(self) -> nn.Module:
@@ -184,7 +185,7 @@ class DQN(OpenPolicy):
         It maps observations as the environment returns them, [B, ...], to the value of each action,
         [B, A]. With `normalize_obs` it normalises by the present statistics.
         """
-        return for_inference(self._q_net.module, self.spec, self._norm, sees_trees=self._sees_trees)
+        return for_inference(self.q_net.module, self.spec, self._norm, sees_trees=self._sees_trees)
 
     def act(
         self, obs: NumpyArray, *, explore: bool = True, epsilon: float | None = None
@@ -231,7 +232,7 @@ class DQN(OpenPolicy):
         """
         inputs = self.as_inputs(obs)
         values_NA: FloatArray = only_legal(
-            self._q_net.values(self._for_network(inputs)), self.spec.action_mask(inputs)
+            self.q_net.values(self._for_network(inputs)), self.spec.action_mask(inputs)
         )
         return values_NA
 
@@ -276,7 +277,7 @@ class DQN(OpenPolicy):
         seen: Any = SimpleNamespace(**inputs)
         weight_1B = None if seen.weight is None else rows.fold(seen.weight)
         q_1BA, saved, next_q_1B = evaluate(
-            self._q_net,
+            self.q_net,
             self._target_net,
             rows,
             seen.obs,
@@ -286,11 +287,11 @@ class DQN(OpenPolicy):
         )
         found = q_gradient(rows, seen, q_1BA, next_q_1B, self._loss, weight_1B)
         skip = self._guarded(found.loss_G[0], self.check_finite)
-        self._q_net.backward(saved, as_tensor(found.grad_GBA[0]))
-        grad_P = self._q_net.grads.flat
+        self.q_net.backward(saved, as_tensor(found.grad_GBA[0]))
+        grad_P = self.q_net.grads.flat
         if self.reduce_gradient is not None:
             self.reduce_gradient(grad_P)
-        weights_P, target_P = self._q_net.weights.flat, self._target_net.weights.flat
+        weights_P, target_P = self.q_net.weights.flat, self._target_net.weights.flat
         self._move(grad_P, weights_P, target_P, follows=follows, skip=skip)
         metrics = {"loss": found.loss_G[0], "q_mean": found.q_mean_G[0]}
         if weight_1B is not None:
@@ -315,11 +316,11 @@ class DQN(OpenPolicy):
         if not len(transitions):  # the first steps complete no transition of n steps
             return np.zeros(0, dtype=np.float32)
         obs, next_obs = self._observations(transitions)
-        rows, networks = self._rows(transitions), (self._q_net, self._target_net)
+        rows, networks = self._rows(transitions), (self.q_net, self._target_net)
         rank_BA, value_BA = (computable(net.forward(next_obs)) for net in networks)
         rank_BA = rank_BA if self.config.double else value_BA
         next_q_1B = best_values(rows, value_BA[None], rank_BA[None], self._next_mask(transitions))
-        q_BA = computable(self._q_net.forward(obs))
+        q_BA = computable(self.q_net.forward(obs))
         q_1B = rows.pick(q_BA[None], rows.fold(transitions.action))
         error_B: FloatArray = to_numpy(td_error(rows, transitions, q_1B, next_q_1B)[0])
         return error_B
@@ -368,7 +369,7 @@ class DQN(OpenPolicy):
         if follows:
             tau = self.config.target_tau
             target_P.lerp_(weights_P, tau if skip is None else tau * (1.0 - skip))
-            self._target_net.copy_buffers(self._q_net)
+            self._target_net.copy_buffers(self.q_net)
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         """Load the weights that another policy's `weights` returned, into the target network too.
@@ -377,8 +378,8 @@ class DQN(OpenPolicy):
             ShapeError: If a name or a shape is not this policy's. Then nothing is changed.
         """
         super().load_weights(weights)
-        self._target_net.weights.flat.copy_(self._q_net.weights.flat)
-        self._target_net.copy_buffers(self._q_net)
+        self._target_net.weights.flat.copy_(self.q_net.weights.flat)
+        self._target_net.copy_buffers(self.q_net)
 
     @property
     def lr(self) -> float:
@@ -388,11 +389,11 @@ class DQN(OpenPolicy):
     @property
     def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:
         """The weights of the network and of its target, not copied."""
-        return self._q_net.weights, self._target_net.weights
+        return self.q_net.weights, self._target_net.weights
 
     @property
     def _acting_net(self) -> QNetwork:
-        return self._q_net
+        return self.q_net
 
     def _network_state(self) -> dict[str, Any]:
         return {"q_net": self.weights(), "target_net": self._target_net.snapshot()}
@@ -400,7 +401,3 @@ class DQN(OpenPolicy):
     def _load_networks(self, state: Mapping[str, Any]) -> None:
         self.load_weights(state["q_net"])
         self._target_net.load(state["target_net"])
-
-
-def network_of(policy: DQN) -> QNetwork:
-    return policy._q_net

@@ -125,7 +125,7 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
         return merged_steps(rollout, advantage_B, merged(found.target_TB)), seen
 
     @staticmethod
-    def _policy_loss(
+    def policy_loss(
         rows: Rows, settings: Settings, steps: Steps, log_prob_GB: AnyArray
     ) -> PolicyLoss:
         log_rho_GB = log_prob_GB - rows.fold(steps.log_prob_B)

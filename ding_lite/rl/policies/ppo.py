@@ -100,7 +100,7 @@ class PPO(ActorCriticPolicy[PPOConfig]):
         return steps, None
 
     @staticmethod
-    def _policy_loss(
+    def policy_loss(
         rows: Rows, settings: Settings, steps: Steps, log_prob_GB: AnyArray
     ) -> PolicyLoss:
         log_ratio_GB, clip_G1 = log_prob_GB - rows.fold(steps.log_prob_B), settings["clip"]

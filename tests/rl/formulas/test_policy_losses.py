@@ -42,7 +42,7 @@ def test_members_have_the_losses_and_gradients_that_each_has_alone(name: str) ->
         value_M = values[which].reshape(-1).astype(np.float32)
         steps = Steps(own[0], own[1], own[2], own[3])
         return actor_critic_loss(
-            kind._policy_loss, rows, settings, Categorical(3), steps, outputs_MD, value_M
+            kind.policy_loss, rows, settings, Categorical(3), steps, outputs_MD, value_M
         )
 
     found, outputs_grad, value_grad = loss(
@@ -64,6 +64,6 @@ def test_an_action_that_has_become_far_likelier_is_beyond_the_clip() -> None:
     advantage = np.array([[2.0, 0.0]], np.float32)
     settings = Settings([SimpleNamespace(clip=0.2, normalize_advantage=False)], CPU)
     steps = Steps(None, -log_ratio, advantage, None)
-    found = PPO._policy_loss(Rows([2], [1.0]), settings, steps, 0.0 * log_ratio)
+    found = PPO.policy_loss(Rows([2], [1.0]), settings, steps, 0.0 * log_ratio)
     assert found.loss_G.tolist() == [pytest.approx(-1.2)]
     assert found.grad_GB.tolist() == [[0.0, 0.0]]

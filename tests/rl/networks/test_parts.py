@@ -97,7 +97,7 @@ def test_outputs_and_values_of_actor_critics_are_those_of_plain_torch(kind):
     value = F.linear(hidden, weights["critic.head.weight"], weights["critic.head.bias"])[:, 0]
     np.testing.assert_allclose(policy.values(obs), value, atol=1e-5)
     np.testing.assert_array_equal(policy.act(obs, explore=False), outputs.argmax(dim=1))
-    assert isinstance(policy._net.module.encoder, PartsEncoder)
+    assert isinstance(policy.net.module.encoder, PartsEncoder)
 
 
 @pytest.mark.parametrize("kind", [DDPG, SAC])

@@ -257,8 +257,8 @@ def own_log_prob(policy, rollout):
     """Return a policy's own log-probabilities of a rollout's actions."""
     spec = policy.spec
     flat = rollout.obs.reshape(-1, *spec.obs_shape)
-    outputs = policy._net.act(flat)
-    likely = policy._distribution.likelihood(outputs, rollout.action.reshape(len(flat), -1)[:, 0])
+    outputs = policy.net.act(flat)
+    likely = policy.distribution.likelihood(outputs, rollout.action.reshape(len(flat), -1)[:, 0])
     return likely.log_prob_B.reshape(rollout.reward.shape)
 
 

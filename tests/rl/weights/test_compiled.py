@@ -124,8 +124,8 @@ def tensors_of(policy: Any) -> list[Tensor]:
 
 def gradients_of(policy: Any) -> list[FlatWeights]:
     if isinstance(policy, DQN):
-        return [policy._q_net.grads, policy._target_net.grads]
-    return [policy._grads if isinstance(policy, BoxPolicy) else policy._net.grads]
+        return [policy.q_net.grads, policy._target_net.grads]
+    return [policy._grads if isinstance(policy, BoxPolicy) else policy.net.grads]
 
 
 def assert_same(policy: Any, other: Any) -> None:
