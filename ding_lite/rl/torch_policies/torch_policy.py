@@ -40,7 +40,7 @@ from ding_lite.rl.torch_policies.networks import Follower, find_networks
 from ding_lite.rl.torch_random import TorchRandom, to_words
 from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat import FlatWeights
-from ding_lite.rl.weights.flat_module import FlatModule, acting, check_held, seeded
+from ding_lite.rl.weights.flat_module import FlatModule, acting, check_held
 from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.settings.rules import check_all, inside, positive, whole
 
@@ -129,7 +129,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         self._norm = make_norm(spec, normalize_obs=config.normalize_obs, device=self.device)
         self._followers: list[Follower] = []
         before = dict(vars(self))
-        with seeded(config.seed, f"{name} networks"):
+        with TorchRandom(config.seed, f"{name} networks"):
             self.build()
         built = {n: v for n, v in vars(self).items() if n not in before or v is not before[n]}
         check_names(self, built)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -19,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from ding_lite.errors import ConfigError, kind_of
-from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.flat import FlatWeights, load_all
 
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -253,7 +252,7 @@ def made_module(make: MakeModule, spec: EnvSpec, *, seed: int, name: str = "netw
             f"`{name}` is {kind_of(make)}; an nn.Module was expected, or a function of the "
             f"spec that makes one, such as `lambda spec: MyNetwork(spec.obs_shape[0])`."
         )
-    with seeded(seed, name):
+    with TorchRandom(seed, name):
         try:
             module = make(spec)
         except TypeError as error:
@@ -268,17 +267,6 @@ def made_module(make: MakeModule, spec: EnvSpec, *, seed: int, name: str = "netw
             f"The function given as `{name}` returned {kind_of(module)}; an nn.Module was expected."
         )
     return module
-
-
-@contextmanager
-def seeded(seed: int, stream: str) -> Iterator[None]:
-    """Seed PyTorch's global generator of the CPU within the block; restore its state afterwards."""
-    before = torch.get_rng_state()
-    torch.default_generator.manual_seed(spawn_seeds(seed, stream, count=1)[0])
-    try:
-        yield
-    finally:
-        torch.set_rng_state(before)
 
 
 def copied(module: nn.Module) -> nn.Module:
