@@ -243,8 +243,9 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         """Replace networks that are attributes, and their targets; return whether any changed.
 
         A mutation uses this. Policies made by `like` get the same changes. The optimiser starts
-        anew. Nothing changes if networks share parameters. A network stays unchanged if it, or a
-        part of it, has a target and one of the two is not an attribute.
+        anew. Nothing changes if networks share parameters. A network stays unchanged if a further
+        optimiser holds its parameters, or if it, or a part of it, has a target and one of the two
+        is not an attribute.
 
         Args:
             change: A function of a network or target that returns its replacement, or None to keep
@@ -254,6 +255,9 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         parameters = [id(p) for module in found for p in module.parameters()]
         if len(set(parameters)) < len(parameters):
             return False
+        optimizers = [v for v in vars(self).values() if isinstance(v, torch.optim.Optimizer)]
+        held = {p for o in optimizers for group in o.param_groups for p in group["params"]}
+        found = {module: None for module in found if held.isdisjoint(module.parameters())}
         pairs = [(follower.network, follower.module) for follower in self._followers]
         stuck = {part for pair in pairs if not found.keys() >= {*pair} for part in pair}
         new = {}
