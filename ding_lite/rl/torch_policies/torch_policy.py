@@ -527,7 +527,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     def _used_parameters(self) -> Sequence[bool]:
         used, self._used = self._used, None
         if used is None or self.reduce_gradient is not None:  # it is of other nodes, too
-            used = self._flat.have_gradient()
+            used = self._flat.are_used()
         return used
 
     def _step(

@@ -184,13 +184,29 @@ def test_networks_that_a_loss_does_not_use_stay_as_they_are(optimizer, learners)
         assert changed == before.keys() - (delayed if update % 3 else set())
 
 
+class ReZero(PlainDQN):
+    """Adds a branch that has no gradient before the first update."""
+
+    def build(self):
+        super().build()
+        self.branch, self.scale = nn.Linear(4, 16), nn.Parameter(torch.zeros(1))
+
+    def loss(self, batch):
+        loss, metrics = super().loss(batch)
+        return loss + (self.scale * self.branch(batch.obs) - 1.0).square().mean(-1), metrics
+
+
 @pytest.mark.parametrize("optimizer", [None, torch.optim.AdamW])
-def test_a_gradient_of_zeros_changes_no_weights(optimizer):
-    policy = make(optimizer=optimizer)
-    policy.learn(batch(0))
-    before = policy.weights()
-    policy.apply_gradient(torch.zeros_like(policy.gradients(batch(1))[0]))
-    assert all(now.equal(before[name]) for name, now in policy.weights().items())
+def test_gradients_of_zero_are_taken_by_learners_and_other_nodes_as_by_one_learner(optimizer):
+    one, learner, node = (ReZero(CARTPOLE, PlainDQNConfig(), optimizer=optimizer) for _ in range(3))
+    learner.data_parallel(Alone(learner.state_dict()))
+    for update in range(4):
+        one.learn(batch(update))
+        learner.learn(batch(update))
+        node.apply_gradient(node.gradients(batch(update))[0])
+    assert one.scale.item()
+    for each in (learner, node):
+        torch.testing.assert_close(each.weights(), one.weights(), rtol=0, atol=0)
 
 
 def test_gradients_may_be_sparse():
