@@ -38,6 +38,7 @@ from ding_lite.rl.networks.layers import Members
 from ding_lite.rl.recorded.box import action_gradient, joined
 from ding_lite.rl.recorded.traced import Function, Gradients, trace, trace_gradients
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.flat_module import copied, has_hooks
 
 T = TypeVar("T")
@@ -335,11 +336,11 @@ def _is_stackable(module: nn.Module, shapes: Shapes) -> bool:
     drawn = [rng.integers(0, 3, size=(2, 3, *shape)).astype(dtype) for shape, dtype in shapes]
     inputs = [torch.from_numpy(each) for each in drawn]
     floats = [each.requires_grad_() for each in inputs if each.is_floating_point()]
-    # The trial must not change the global generator, which a module may draw from.
-    state, twin = torch.get_rng_state(), copied(module).train()
+    twin = copied(module).train()
     before = architecture(twin)
     try:
-        with warnings.catch_warnings(), torch.enable_grad():
+        # The trial must not change the global generator, which a module may draw from.
+        with warnings.catch_warnings(), torch.enable_grad(), TorchRandom(0, "trial"):
             warnings.simplefilter("error")  # `vmap` warns where it computes one after the other
             stacked = {n: torch.stack([p.detach()] * 2) for n, p in twin.named_parameters()}
             grads = {n: torch.zeros_like(tensor) for n, tensor in stacked.items()}
@@ -364,5 +365,3 @@ def _is_stackable(module: nn.Module, shapes: Shapes) -> bool:
         )
     except (RuntimeError, NotImplementedError, TypeError, ValueError, Warning):
         return False
-    finally:
-        torch.set_rng_state(state)

@@ -21,8 +21,9 @@ from ding_lite.rl.policies.box_policy import BoxPolicy
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
+from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.flat import FlatWeights
-from ding_lite.rl.weights.flat_module import MakeModule, copied, seeded
+from ding_lite.rl.weights.flat_module import MakeModule, copied
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
@@ -93,7 +94,7 @@ def grown(module: nn.Module, seed: int, *, name: str = "") -> nn.Module | None:
 def _copy_and_grown(module: nn.Module, seed: int, name: str) -> tuple[nn.Module, nn.Module | None]:
     """Return a copy of a module, and what its `grow` returned."""
     copy: Any = copied(module)
-    with torch.no_grad(), seeded(seed, f"growth {name}"):
+    with torch.no_grad(), TorchRandom(seed, f"growth {name}"):
         new = copy.grow(np.random.default_rng(seed))
     if new is not None and not isinstance(new, nn.Module):
         raise ConfigError(

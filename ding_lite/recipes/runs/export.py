@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import io
 import logging
@@ -231,9 +232,12 @@ def _parts(obs: Any, name: str) -> dict[str, Tensor]:  # noqa: ANN401 - a tree
 
 
 def _as_onnx(program: ExportedProgram, names: list[str]) -> bytes:
+    onnx = importlib.import_module("onnx")
+    refusals = torch.onnx.OnnxExporterError, onnx.checker.ValidationError
     try:
         converted: Any = torch.onnx.export(program, input_names=names, verbose=False)
-    except torch.onnx.OnnxExporterError as error:
+        onnx.checker.check_model(converted.model_proto, full_check=True)
+    except (*refusals, onnx.shape_inference.InferenceError) as error:
         cause: BaseException = error
         while cause.__cause__ is not None:  # the outer ones are advice for developers of PyTorch
             cause = cause.__cause__

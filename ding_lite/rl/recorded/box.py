@@ -34,7 +34,8 @@ from ding_lite.rl.recorded.checks import (
 from ding_lite.rl.recorded.network import Recorded
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, copied, made_module, seeded
+from ding_lite.rl.torch_random import TorchRandom
+from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, copied, made_module
 
 _NUM_PROBES = 64
 """The number of observations by which the range of an actor's outputs is checked."""
@@ -238,7 +239,7 @@ def _columns(found: Any) -> Iterator[Tensor]:  # noqa: ANN401 - a tensor, or sev
 def _initialised(module: nn.Module, *, seed: int) -> nn.Module:
     """Return a copy with its learned layers initialised anew; raise if it stays equal in a part."""
     copy = copied(module)
-    with seeded(seed, "critic"):
+    with TorchRandom(seed, "critic"):
         for part in copy.modules():
             names = ("reset_parameters", "_reset_parameters")
             resets = [reset for name in names if (reset := getattr(part, name, None)) is not None]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ding_lite.errors import ConfigError, ShapeError, kind_of
 from ding_lite.nest import leaves, map_leaves
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.flat_module import check_held, check_parameters, copied
 
 _NUM_SAMPLES = 2
@@ -132,9 +133,9 @@ def _run(module: nn.Module, inputs: Sequence[Any], *, spec: EnvSpec, name: str) 
     """Run a module, and raise if it does not accept its inputs or changes them."""
     tensors = [leaf for _, leaf in leaves(list(inputs))]
     versions = [tensor._version for tensor in tensors]
-    state = torch.get_rng_state()
     try:
-        found = module(*inputs)
+        with TorchRandom(0, "check"):
+            found = module(*inputs)
     except Exception as error:
         given = ", ".join(_describe(value) for value in inputs)
         reason = str(error).partition("\n")[0].rstrip(".")
@@ -147,8 +148,6 @@ def _run(module: nn.Module, inputs: Sequence[Any], *, spec: EnvSpec, name: str) 
             f"`{name}` ({type(module).__name__}) does not take what {spec.env_id} gives, {given}: "
             f"{type(error).__name__}: {reason}.{hint}"
         ) from error
-    finally:
-        torch.set_rng_state(state)
     if [tensor._version for tensor in tensors] != versions:
         raise ConfigError(
             f"`{name}` ({type(module).__name__}) changes its inputs in place, and with them what "

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.nest import leaves, map_leaves
-from ding_lite.rl.host_or_device import CPU, as_tensor
+from ding_lite.rl.host_or_device import CPU
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.torch_random import to_words
 
-_PLAIN = (Tensor, np.generic, bool, int, float, str, bytes, list, tuple, dict, NoneType)
+_PLAIN = (Tensor, np.generic, bool, int, float, complex, str, bytes, list, tuple, dict, NoneType)
 """Values that a checkpoint takes; empty lists, tuples and dicts are leaves of a tree."""
 _LISTED = (deque, set, frozenset)
 """Kinds of attributes that are saved as lists, because messages have no deques."""
@@ -31,30 +31,36 @@ Generator: TypeAlias = np.random.Generator | np.random.RandomState | random.Rand
 class Attributes:
     """The plain attributes that `build` set, and the values of those that changed since then.
 
-    Plain are tensors, arrays, numbers, texts and None, also in lists, tuples and dicts, and in a
-    deque or a set that is an attribute itself.
-    Unchanged attributes follow from the config and are not saved. So a policy that a mutation makes
-    with another config takes over only learned values. Of generators, and of what has a
-    `state_dict`, such as an optimiser, the states are saved.
+    Plain are tensors, arrays, numbers, texts, bytes and None, also in lists, tuples and dicts, and
+    in a deque or a set that is an attribute itself and stays one. Of generators, and of what has a
+    `state_dict`, such as an optimiser, the states are saved. Unchanged attributes, and unchanged
+    settings of an optimiser, follow from the config and are not saved. So a policy that a mutation
+    makes with another config takes over only learned values.
     """
 
     def __init__(self, policy: Any, names: set[str]) -> None:  # noqa: ANN401 - a `TorchPolicy`
         self._policy = policy
         self._names = names
         found = {name: value for name, value in vars(policy).items() if name in names}
-        self._listed = {n: type(v) for n, v in found.items() if type(v) in _LISTED}
+        self._listed = {n: v for n, v in found.items() if type(v) in _LISTED}
         values = {name: self._value(name) for name in found}
         self._built = {n: _copied(v) for n, v in values.items() if _is_plain(v)}
+        optimizers = {n: v for n, v in found.items() if isinstance(v, torch.optim.Optimizer)}
+        self._built_groups = {n: _state_of(v)["param_groups"] for n, v in optimizers.items()}
 
     def changed(self) -> dict[str, Any]:
         now = {name: self._value(name) for name in self._built}
         is_changed = (n for n, v in now.items() if not _is_same(v, self._built[n]))
         plain = {n: _copied(now[n], CPU) for n in is_changed if _is_plain(now[n])}
-        return plain | {name: _state_of(found) for name, found in self._stateful().items()}
+        states = {name: _state_of(found) for name, found in self._stateful().items()}
+        for name, built in self._built_groups.items():
+            if name in states and _is_same(states[name]["param_groups"], built):
+                del states[name]["param_groups"]
+        return plain | states
 
     def _value(self, name: str) -> Any:  # noqa: ANN401 - any attribute
         value: Any = getattr(self._policy, name, None)
-        if name not in self._listed or type(value) is not self._listed[name]:
+        if name not in self._listed or type(value) not in _LISTED:
             return value
         return list(value) if isinstance(value, deque) else sorted(value, key=repr)
 
@@ -81,17 +87,19 @@ class Attributes:
         """Set the attributes that `changed` returned, and reset the others to `build`'s values."""
         for name, found in self._stateful().items():
             if name in changed:
-                _set_state(found, changed[name])
+                state = changed[name]
+                if name in self._built_groups:
+                    state = {"param_groups": self._built_groups[name], **state}
+                _set_state(found, state)
         for name, built in self._built.items():
-            now = getattr(self._policy, name, None)
-            if not _is_plain(self._value(name)):
+            now = self._value(name)
+            if not _is_plain(now):
                 continue  # a user has replaced it by a value that is not saved
-            value, device = changed.get(name, built), None
-            if isinstance(built, Tensor):
-                value, device = as_tensor(value), built.device
-            elif name in changed:
-                device = self._policy.device
-            setattr(self._policy, name, _typed(_copied(value, device), now))
+            device = built.device if isinstance(built, Tensor) else None
+            if name in changed:
+                device = device or self._policy.device
+            value = _copied(changed.get(name, built), device, into=now)
+            setattr(self._policy, name, _typed(value, self._listed.get(name, now)))
 
 
 def check_names(policy: object, built: Mapping[str, object]) -> None:
@@ -163,20 +171,30 @@ def _is_plain_leaf(leaf: object) -> bool:
     return isinstance(leaf, _PLAIN) and not isinstance(leaf, nn.Parameter)
 
 
-def _copied(value: Any, device: torch.device | None = None) -> Any:  # noqa: ANN401 - a tree
+def _copied(value: Any, device: torch.device | None = None, into: object = None) -> Any:  # noqa: ANN401 - a tree
+    """Copy a tree; tensors of the tree `into` that require gradients stay, and get the values.
+
+    An optimiser may hold them.
+    """
+    paths, own = (path for path, _ in leaves(value)), dict(leaves(into))
+
     def copied(leaf: Any) -> Any:  # noqa: ANN401 - a tensor, an array or a plain value
-        if isinstance(leaf, Tensor):
+        held = own.get(next(paths))
+        if not isinstance(leaf, Tensor):
+            return copy(leaf)
+        if not (isinstance(held, Tensor) and held.requires_grad and held.shape == leaf.shape):
             return leaf.detach().to(device or leaf.device, copy=True)
-        return copy(leaf)
+        held.detach().copy_(leaf)
+        return held
 
     return map_leaves(copied, value)
 
 
 def _typed(value: Any, now: Any) -> Any:  # noqa: ANN401 - trees
     """Return a tree with the types that it has now, such as `defaultdict` or `deque`."""
-    if isinstance(now, deque):
+    if isinstance(value, list) and isinstance(now, deque):
         return deque(value, now.maxlen)
-    if isinstance(now, set | frozenset):
+    if isinstance(value, list) and isinstance(now, set | frozenset):
         return type(now)(value)
     if not (isinstance(value, dict) and isinstance(now, dict)):
         return value

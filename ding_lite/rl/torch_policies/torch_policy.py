@@ -40,7 +40,7 @@ from ding_lite.rl.torch_policies.networks import Follower, find_networks
 from ding_lite.rl.torch_random import TorchRandom, to_words
 from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat import FlatWeights
-from ding_lite.rl.weights.flat_module import FlatModule, acting, check_held, seeded
+from ding_lite.rl.weights.flat_module import FlatModule, acting, check_held
 from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.settings.rules import check_all, inside, positive, whole
 
@@ -129,7 +129,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         self._norm = make_norm(spec, normalize_obs=config.normalize_obs, device=self.device)
         self._followers: list[Follower] = []
         before = dict(vars(self))
-        with seeded(config.seed, f"{name} networks"):
+        with TorchRandom(config.seed, f"{name} networks"):
             self.build()
         built = {n: v for n, v in vars(self).items() if n not in before or v is not before[n]}
         check_names(self, built)
@@ -243,8 +243,9 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         """Replace networks that are attributes, and their targets; return whether any changed.
 
         A mutation uses this. Policies made by `like` get the same changes. The optimiser starts
-        anew. Nothing changes if networks share parameters. A network stays unchanged if it, or a
-        part of it, has a target and one of the two is not an attribute.
+        anew. Nothing changes if networks share parameters. A network stays unchanged if a further
+        optimiser holds its parameters, or if it, or a part of it, has a target and one of the two
+        is not an attribute.
 
         Args:
             change: A function of a network or target that returns its replacement, or None to keep
@@ -254,6 +255,9 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         parameters = [id(p) for module in found for p in module.parameters()]
         if len(set(parameters)) < len(parameters):
             return False
+        optimizers = [v for v in vars(self).values() if isinstance(v, torch.optim.Optimizer)]
+        held = {p for o in optimizers for group in o.param_groups for p in group["params"]}
+        found = {module: None for module in found if held.isdisjoint(module.parameters())}
         pairs = [(follower.network, follower.module) for follower in self._followers]
         stuck = {part for pair in pairs if not found.keys() >= {*pair} for part in pair}
         new = {}
@@ -523,7 +527,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     def _used_parameters(self) -> Sequence[bool]:
         used, self._used = self._used, None
         if used is None or self.reduce_gradient is not None:  # it is of other nodes, too
-            used = self._flat.have_gradient()
+            used = self._flat.are_used()
         return used
 
     def _step(

@@ -9,8 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -19,11 +18,14 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from ding_lite.errors import ConfigError, kind_of
-from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.flat import FlatWeights, load_all
 
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_UNUSED = 1e-35
+"""The gradient of a parameter that the loss does not use: with 0 other nodes would take it for one
+that is used. Clipping, and a mean with 0, may make it smaller."""
 MakeModule: TypeAlias = nn.Module | Callable[[EnvSpec], nn.Module]
 """A module, or a function of the spec, such as a class, that makes one."""
 
@@ -133,7 +135,7 @@ class FlatModule:
     def backward(self, loss: Tensor) -> list[bool]:
         """Write the gradient of a loss; return which parameters it depends on.
 
-        The gradient of other parameters is zero.
+        The gradient of other parameters is too small to have an effect, but not zero.
         """
         self.check_bound()
         for parameter, *_ in self._bound:
@@ -142,16 +144,17 @@ class FlatModule:
         found = [(grad, parameter.grad) for parameter, _, grad in self._bound]
         used = [(grad, new) for grad, new in found if new is not None]
         if len(used) < len(found):
-            self.grads.flat.zero_()
+            self.grads.flat.fill_(_UNUSED)
         torch._foreach_copy_([grad for grad, _ in used], [_dense(new) for _, new in used])
         for parameter, _, grad in self._bound:
             if parameter.requires_grad:
                 parameter.grad = grad
         return [new is not None for _, new in found]
 
-    def have_gradient(self) -> list[bool]:
-        """Return which parameters have a gradient that is not zero."""
-        return [bool(grad.any()) for *_, grad in self._bound]
+    def are_used(self) -> list[bool]:
+        """Return which parameters the loss depends on, by a gradient of this or other nodes."""
+        sizes = [grad.abs() for *_, grad in self._bound]
+        return [not bool(((size > 0.0) & (size < 1e5 * _UNUSED)).all()) for size in sizes]
 
     def check_bound(self) -> None:
         for held, key, value in self._tree:
@@ -253,7 +256,7 @@ def made_module(make: MakeModule, spec: EnvSpec, *, seed: int, name: str = "netw
             f"`{name}` is {kind_of(make)}; an nn.Module was expected, or a function of the "
             f"spec that makes one, such as `lambda spec: MyNetwork(spec.obs_shape[0])`."
         )
-    with seeded(seed, name):
+    with TorchRandom(seed, name):
         try:
             module = make(spec)
         except TypeError as error:
@@ -268,17 +271,6 @@ def made_module(make: MakeModule, spec: EnvSpec, *, seed: int, name: str = "netw
             f"The function given as `{name}` returned {kind_of(module)}; an nn.Module was expected."
         )
     return module
-
-
-@contextmanager
-def seeded(seed: int, stream: str) -> Iterator[None]:
-    """Seed PyTorch's global generator of the CPU within the block; restore its state afterwards."""
-    before = torch.get_rng_state()
-    torch.default_generator.manual_seed(spawn_seeds(seed, stream, count=1)[0])
-    try:
-        yield
-    finally:
-        torch.set_rng_state(before)
 
 
 def copied(module: nn.Module) -> nn.Module:

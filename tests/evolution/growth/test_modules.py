@@ -327,7 +327,7 @@ def test_networks_of_a_torch_policy_grow_and_keep_the_moments_of_the_others() ->
     assert new["adam"]["num_updates"].tolist() == [5.0, *[6.0] * 6]
 
 
-def test_networks_that_share_or_hide_layers_stay_as_they_are() -> None:
+def test_networks_that_share_or_hide_layers_or_are_learned_apart_stay_as_they_are() -> None:
     class Shares(GrowingQ):
         def build(self) -> None:
             super().build()
@@ -338,10 +338,15 @@ def test_networks_that_share_or_hide_layers_stay_as_they_are() -> None:
             super().build()
             del self.old_head
 
+    class Apart(GrowingQ):
+        def build(self) -> None:
+            super().build()
+            self.own = torch.optim.SGD(self.head.last.parameters(), lr=0.1)
+
     actor, critic = GrowingLayers(4, 2), GrowingLayers(4, 1)
     critic.first = actor.first
     policies = (
-        *(kind(CARTPOLE) for kind in (Shares, Hides, FrozenTorso)),
+        *(kind(CARTPOLE) for kind in (Shares, Hides, Apart, FrozenTorso)),
         PPO(CARTPOLE, actor=actor, critic=critic),
     )
     for policy in policies:

@@ -443,6 +443,26 @@ def test_what_cannot_be_exported_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+class Projects(nn.Module):
+    """An LSTM of which PyTorch writes two tensors of different ranks that are joined."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(1, 6, num_layers=2, batch_first=True, proj_size=2)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        values: torch.Tensor = self.lstm(obs[..., None])[0][:, -1]
+        return values
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+def test_a_network_that_no_runtime_would_load_replaces_no_file(tmp_path: Path) -> None:
+    (tmp_path / "policy.onnx").write_text("old")
+    with pytest.raises(ConfigError, match=r"as ONNX: .*must have same rank"):
+        export_policy(DQN(CARTPOLE, network=Projects()), tmp_path / "policy.onnx")
+    assert (tmp_path / "policy.onnx").read_text() == "old"
+
+
 def test_without_onnx_the_error_names_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -184,13 +184,29 @@ def test_networks_that_a_loss_does_not_use_stay_as_they_are(optimizer, learners)
         assert changed == before.keys() - (delayed if update % 3 else set())
 
 
+class ReZero(PlainDQN):
+    """Adds a branch that has no gradient before the first update."""
+
+    def build(self):
+        super().build()
+        self.branch, self.scale = nn.Linear(4, 16), nn.Parameter(torch.zeros(1))
+
+    def loss(self, batch):
+        loss, metrics = super().loss(batch)
+        return loss + (self.scale * self.branch(batch.obs) - 1.0).square().mean(-1), metrics
+
+
 @pytest.mark.parametrize("optimizer", [None, torch.optim.AdamW])
-def test_a_gradient_of_zeros_changes_no_weights(optimizer):
-    policy = make(optimizer=optimizer)
-    policy.learn(batch(0))
-    before = policy.weights()
-    policy.apply_gradient(torch.zeros_like(policy.gradients(batch(1))[0]))
-    assert all(now.equal(before[name]) for name, now in policy.weights().items())
+def test_gradients_of_zero_are_taken_by_learners_and_other_nodes_as_by_one_learner(optimizer):
+    one, learner, node = (ReZero(CARTPOLE, PlainDQNConfig(), optimizer=optimizer) for _ in range(3))
+    learner.data_parallel(Alone(learner.state_dict()))
+    for update in range(4):
+        one.learn(batch(update))
+        learner.learn(batch(update))
+        node.apply_gradient(node.gradients(batch(update))[0])
+    assert one.scale.item()
+    for each in (learner, node):
+        torch.testing.assert_close(each.weights(), one.weights(), rtol=0, atol=0)
 
 
 def test_gradients_may_be_sparse():
@@ -446,6 +462,33 @@ def test_plain_attributes_that_change_are_saved(tmp_path):
     assert (other.recent, other.parities, other.pairs) == (deque(), set(), frozenset())
 
 
+@pytest.mark.parametrize(
+    ("built", "later"),
+    [
+        (torch.tensor(0.5), 2.5),
+        (torch.zeros(2), None),
+        (torch.zeros(2), [1, 2]),
+        (torch.zeros(2), np.ones(2)),
+        (deque([1]), None),
+        (None, 1 + 2j),
+    ],
+)
+def test_attributes_may_become_values_of_another_kind(built, later, tmp_path):
+    def build(self):
+        self.net, self.kept = nn.Linear(4, 2), built
+
+    policy, other = (broken(build=build)(CARTPOLE) for _ in range(2))
+    first = policy.state_dict()
+    policy.kept = later
+    save_checkpoint(tmp_path / "c", {"policy": policy.state_dict()})
+    other.load_state_dict(load_checkpoint(tmp_path / "c").state["policy"])
+    for twin in (policy.clone(), other):
+        assert type(twin.kept) is type(later)
+        assert np.array_equal(twin.kept, later)
+    other.load_state_dict(first)
+    assert type(other.kept) is type(built)
+
+
 class Draws(PlainDQN):
     """Explores and learns by generators of its own."""
 
@@ -520,6 +563,49 @@ def test_optimisers_and_schedules_that_are_attributes_are_saved(tmp_path):
         each.learn(batch(3))
         assert each.schedule.get_last_lr() == [0.1 * 0.5**4]
         torch.testing.assert_close(each.weights(), policy.weights(), rtol=0, atol=0)
+
+
+class Tempered(PlainDQN):
+    """Learns plain tensors by an optimiser of its own."""
+
+    def build(self):
+        super().build()
+        self.alpha = torch.zeros(1, requires_grad=True)
+        self.more = {"beta": [torch.zeros(1, requires_grad=True)]}
+        self.own = torch.optim.Adam([self.alpha, *self.more["beta"]], lr=self.config.tau)
+
+    def loss(self, batch):
+        self.own.zero_grad()
+        (self.alpha + self.more["beta"][0] - 1.0).square().sum().backward()
+        self.own.step()
+        loss, metrics = super().loss(batch)
+        return loss * (1.0 + self.alpha.detach()), metrics
+
+
+def test_tensors_that_an_own_optimiser_learns_are_learned_in_copies_too(tmp_path):
+    policy, other = (Tempered(CARTPOLE, PlainDQNConfig()) for _ in range(2))
+    policy.learn(batch(0))
+    save_checkpoint(tmp_path / "c", {"policy": policy.state_dict()})
+    other.learn(batch(5))
+    other.load_state_dict(load_checkpoint(tmp_path / "c").state["policy"])
+    twins = policy.clone(), other
+    for each in (policy, *twins):
+        each.learn(batch(1))
+    assert policy.alpha.item() == policy.more["beta"][0].item() == pytest.approx(0.1, rel=0.1)
+    for twin in twins:
+        assert (twin.alpha, twin.more) == (policy.alpha, policy.more)
+        torch.testing.assert_close(twin.weights(), policy.weights(), rtol=0, atol=0)
+
+
+def test_settings_of_an_own_optimiser_follow_from_the_config_until_they_change():
+    policy = Tempered(CARTPOLE, PlainDQNConfig())
+    policy.learn(batch(0))
+    for lr in (0.5, 0.25):
+        changed = policy.like(PlainDQNConfig(tau=0.5))
+        changed.load_state_dict(policy.state_dict())
+        assert changed.own.param_groups[0]["lr"] == lr
+        assert changed.alpha.item() == policy.alpha.item()
+        policy.own.param_groups[0]["lr"] = 0.25
 
 
 def test_plain_attributes_that_follow_from_the_config_do_so_after_a_mutation():
