@@ -44,7 +44,7 @@ def test_ctrl_c_outside_a_run_is_a_keyboard_interrupt():
         envs.step(np.zeros(2, dtype=np.int64))
 
 
-def test_a_directory_whose_name_is_too_long_for_sockets_is_named(tmp_path):
+def test_a_directory_with_a_name_too_long_for_sockets_is_named(tmp_path):
     long = tmp_path / ("x" * 100)
     long.mkdir()
     program = (
