@@ -238,18 +238,20 @@ class Group:
         return self._exchange(f"broadcast(src={int(src)})", own, timeout)[src]
 
     def _exchange(self, kind: str, value: object, timeout: float | None) -> list[Any]:
-        rank = self.rank
-        name = f"group {','.join(map(str, self.members))}"
-        key = f"{name}, operation {self.router.collectives.next_round(name)}"
+        rank, collectives = self.rank, self.router.collectives
+        number = collectives.next_round(self.members)
+        key = f"group {','.join(map(str, self.members))}, operation {number}"
         point = self.router.coordinator_of(self.members)
         try:
             values = self.router.call(
                 point, COLLECTIVE, key, kind, [*self.members], rank, value, timeout=timeout
             )
         except PeerLost:
+            if not self.router.world[point]:  # in an elastic job a node may still get its number
+                collectives.repeat_round(self.members)
             raise
         except (CodecError, TransportError):
-            self.router.collectives.repeat_round(name)  # the others still wait for a value
+            collectives.repeat_round(self.members)  # the others still wait for a value
             raise
         except DeadlineExceeded as error:
             raise DeadlineExceeded(
@@ -263,6 +265,7 @@ class Group:
                 f"In {key}, {values}. All members must call the same operations in the same order."
             )
         if not isinstance(values, list):
+            collectives.repeat_round(self.members)
             raise PeerLost(
                 f"Node {values} has left the job, so {key} cannot be completed. All members must "
                 f"call the same operations: end each `main` with a barrier."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ding_lite.clock import Deadline
-from ding_lite.errors import ConfigError, DeadlineExceeded, LabelError, RemoteError
+from ding_lite.errors import ConfigError, DeadlineExceeded, LabelError, PeerLost, RemoteError
 from ding_lite.parallel.launch import membership
 from ding_lite.parallel.launch.join import join, joining_node
 from ding_lite.parallel.launch.membership import ROSTER, ElasticRouter, read_roster
@@ -24,7 +24,7 @@ from ding_lite.parallel.network.topology import Growth, NodeSpec, edges
 from ding_lite.parallel.router.group import World
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.inbox import FINISH
-from tests.parallel.tcp import Recorder, hub_spec
+from tests.parallel.tcp import Recorder, hub_spec, wait_until
 from tests.threads import together
 
 
@@ -80,6 +80,10 @@ class Job:
         changed = self.routers[0].links.changed
         with changed:
             assert Deadline.after(10.0).wait(changed, ready)
+
+    def wait_everywhere(self, ready: Callable[[Sequence[frozenset[str]]], bool]) -> None:
+        """Wait until each node knows labels of all nodes for which a condition holds."""
+        wait_until(lambda: all(ready(router.world) for router in self.routers.values()))
 
 
 @pytest.fixture
@@ -264,6 +268,39 @@ def test_a_group_is_fixed_and_members_now_has_joined_nodes(job: Any) -> None:
     here.leave(2)
     here.wait(lambda: here.routers[0].peers == (1,))
     assert group.members_now == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("topology", "members", "good_bye"),
+    [("star", [0, 1, 2], True), ("star", [2, 3], False), ("mesh", [2, 3], True)],
+)
+def test_a_node_that_gets_a_freed_number_is_a_new_member_of_its_groups(
+    job: Any, monkeypatch: pytest.MonkeyPatch, topology: str, members: list[int], good_bye: bool
+) -> None:
+    monkeypatch.setattr(membership, "LOST_GRACE_S", 0.1)
+    here = job(topology)
+    here.grow()
+    here.grow()
+    here.wait_everywhere(lambda world: len(world) == 4)
+
+    def gather() -> list[Any]:
+        groups = [World(here.routers[node]).group(members) for node in members]
+        return together(*(partial(own.all_gather, own.rank, timeout=10.0) for own in groups))
+
+    expected = [[*range(len(members))]] * len(members)
+    assert [gather(), gather()] == [expected] * 2
+    stays = World(here.routers[members[members[0] == 2]]).group(members)
+    with pytest.raises(DeadlineExceeded):
+        stays.barrier(timeout=0.01)  # which node 2 does not call
+    here.leave(2, good_bye=good_bye)
+    here.wait_everywhere(lambda world: not world[2])
+    for _ in range(2):
+        with pytest.raises(PeerLost):
+            stays.barrier(timeout=10.0)
+    assert here.grow().node_id == 2
+    here.wait_everywhere(lambda world: all(world))
+    assert [gather(), gather()] == [expected] * 2
+    assert not any(router.collectives._open for router in here.routers.values())
 
 
 # -- meshes --------------------------------------------------------------------------------
