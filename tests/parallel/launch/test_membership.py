@@ -265,9 +265,11 @@ def test_a_group_is_fixed_and_members_now_has_joined_nodes(job: Any) -> None:
     later = [World(router).group(["learner", "collector"]) for router in here.routers.values()]
     gathered = together(*(partial(own.all_gather, own.rank) for own in later))
     assert gathered == [[0, 1, 2]] * 3
+    named = World(here.routers[0]).group([1, 2])
     here.leave(2)
-    here.wait(lambda: here.routers[0].peers == (1,))
-    assert group.members_now == (0, 1)
+    here.wait_everywhere(lambda world: not world[2])
+    assert [group.members_now, later[0].members_now, named.members_now] == [(0, 1), (0, 1), (1,)]
+    assert [later[0].members, named.members] == [(0, 1, 2), (1, 2)]
 
 
 @pytest.mark.parametrize(
