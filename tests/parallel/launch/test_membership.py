@@ -31,11 +31,11 @@ from tests.threads import together
 class Job:
     """An elastic job with the first nodes 0 and 1, all in this process."""
 
-    def __init__(self, topology: str = "star") -> None:
+    def __init__(self, topology: str = "star", first_id: int = 2) -> None:
         [port] = free_ports(LOOPBACK, 1)
         self.rendezvous = f"tcp://{LOOPBACK}:{port}"
         self.routers: dict[int, NodeRouter] = {}
-        self._growth = Growth(topology, 2)
+        self._growth = Growth(topology, first_id)
         self.enter_hub()
         self.enter(
             NodeSpec(
@@ -52,7 +52,8 @@ class Job:
 
     def enter_hub(self) -> None:
         spec = hub_spec(2, listen=self.rendezvous, growth=self._growth, edges=edges("star", 2))
-        self.enter(replace(spec, labels=frozenset({"distributed", "node.0", "learner"})))
+        world = frozenset({"distributed", "node.0", "learner"}), frozenset({"node.1", "collector"})
+        self.enter(replace(spec, labels=world[0], world=world))
 
     def enter(self, spec: NodeSpec) -> NodeRouter:
         spec = replace(spec, incarnation=time.time_ns(), startup_timeout=10.0)
@@ -92,8 +93,8 @@ def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     jobs: list[Job] = []
 
-    def begin(topology: str = "star") -> Job:
-        jobs.append(Job(topology))
+    def begin(*settings: Any) -> Job:
+        jobs.append(Job(*settings))
         return jobs[-1]
 
     yield begin
@@ -348,6 +349,23 @@ def test_a_restarted_node_0_accepts_nodes_that_joined_before(job: Any) -> None:
     here.wait(lambda: bool(here.routers[0].world[2]))
     assert here.routers[0].world[2] == late.labels
     assert here.grow().node_id == 3
+
+
+def test_a_restarted_node_0_of_a_star_needs_a_number_of_nodes_and_no_certain_ones(job: Any) -> None:
+    here = job("star", 1)
+    late = here.grow()
+    here.leave(1, good_bye=False)
+    here.leave(0, good_bye=False)
+    here.enter_hub()
+    here.routers[0].wait_ready(10.0)
+    here.wait(lambda: here.routers[0].world[2] == late.labels)
+    assert World(here.routers[0]).group("collector").members == (2,)
+    here.leave(2)
+    here.wait(lambda: not here.routers[0].world[2])
+    with pytest.raises(DeadlineExceeded, match=r"waited 0\.01 s for node 1 of 2\."):
+        here.routers[0].wait_ready(0.01)
+    assert here.grow(requested_id=7).node_id == 7  # and waits for no node 1
+    here.routers[0].wait_ready(10.0)
 
 
 def test_a_roster_from_another_node_is_refused(job: Any) -> None:
