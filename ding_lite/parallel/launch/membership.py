@@ -89,6 +89,8 @@ class ElasticRouter(NodeRouter):
         shared, entrance = None, None
         if spec.node_id == HUB:
             self._membership = registry = Registry(self, spec, growth)
+            if growth.first_id < spec.num_nodes:  # then any nodes may be the first
+                spec = replace(spec, world=())
             ids = frozenset(ENTRANCES)
             shared = ZeroMQTransport(HUB, peers=spec.peers, key_file=spec.key_file, other_ids=ids)
             apart: dict[str, Any] = {"growth": None, "peer_timeout": None, "directory": None}
@@ -290,8 +292,9 @@ class Registry:
         return answer
 
     def _roster(self) -> dict[int, Any]:
-        """Return the members by their numbers, without the free numbers of nodes that left."""
-        return {node: member.as_tree() for node, member in self._members.items() if member.labels}
+        """Return the nodes that have come and have not left, by their numbers."""
+        come = {HUB, *self._seen}
+        return {node: member.as_tree() for node, member in self._members.items() if node in come}
 
     def _record_address(self, peer: int, answer: Future[Any]) -> None:
         if answer.exception() is not None or peer not in self._members:
@@ -397,8 +400,9 @@ class Roster:
         )
 
     def _missing(self) -> list[int]:
-        known = {self._spec.node_id, *self._known}
-        return [node for node in range(self._spec.num_nodes) if node not in known]
+        known, num_nodes = {self._spec.node_id, *self._known}, self._spec.num_nodes
+        missing = [node for node in range(num_nodes) if node not in known]
+        return missing if self._is_mesh else missing[: max(0, num_nodes - len(known))]
 
 
 def _names(sent: Any) -> list[str]:

@@ -167,7 +167,10 @@ class Links:
         self.changed.notify_all()
 
     def wait_ready(self, timeout: float | None) -> None:
-        """Block until every peer has greeted or `stop_waiting`; raise if one refuses or is late."""
+        """Block until every peer has greeted or `stop_waiting`; raise if one refuses or is late.
+
+        In an elastic star that is started by hand as many other nodes will do.
+        """
         with self.lock:
             in_time = Deadline.after(timeout, self._clock).wait(
                 self.changed,
@@ -185,7 +188,10 @@ class Links:
 
     def _missing(self) -> list[int]:
         known = {peer for peer, session in self.sessions.items() if session.peer is not None}
-        return sorted(self._spec.peers - known)
+        missing, growth = sorted(self._spec.peers - known), self._spec.growth
+        if growth is None or growth.first_id >= self._spec.num_nodes:
+            return missing
+        return missing[: max(0, len(self._spec.peers) - len(known))]
 
     def close(self, *, good_bye: bool, linger: float, has_more: Callable[[], bool]) -> None:
         """Wait until the peers have received everything, and exchange good-byes.

@@ -93,7 +93,8 @@ class World:
         """Return a group of nodes; a local operation, which any node may call at any time.
 
         In an elastic job the group has the current nodes and does not change: `members_now` of
-        the group, and another call of this method, include nodes that have joined since.
+        the group, and another call of this method, include nodes that have joined since, and
+        leave out those that have left.
 
         Args:
             members: Label patterns, or node ids.
@@ -110,8 +111,8 @@ class World:
         wanted = list(members) if not isinstance(members, str | Integral) else [members]
         patterns = [item for item in wanted if isinstance(item, str)]
         numbers = [item for item in wanted if not isinstance(item, str)]
-        ids = {int(item) if self._is_node(item) else -1 for item in numbers}
-        world = self._router.world
+        named = {int(item) if self._is_node(item) else -1 for item in numbers}
+        ids, world = set(named), self._router.world
         if patterns:
             if not self._router.grows:
                 self._check_known(range(len(world)))
@@ -124,7 +125,9 @@ class World:
             )
 
         def members_now() -> tuple[int, ...]:
-            return tuple(sorted(ids | self._matched(patterns)))
+            world, grows = self._router.world, self._router.grows
+            here = {node for node in named if world[node] or not grows}
+            return tuple(sorted(here | self._matched(patterns)))
 
         return Group(self._router, tuple(sorted(ids)), members_now)
 
@@ -168,7 +171,7 @@ class Group:
 
     @property
     def members_now(self) -> tuple[int, ...]:
-        """The members, and nodes that have joined the job since and match the patterns."""
+        """The nodes that match at this moment, in an elastic job without those that have left."""
         return self.members if self._members_now is None else self._members_now()
 
     @property
@@ -238,18 +241,20 @@ class Group:
         return self._exchange(f"broadcast(src={int(src)})", own, timeout)[src]
 
     def _exchange(self, kind: str, value: object, timeout: float | None) -> list[Any]:
-        rank = self.rank
-        name = f"group {','.join(map(str, self.members))}"
-        key = f"{name}, operation {self.router.collectives.next_round(name)}"
+        rank, collectives = self.rank, self.router.collectives
+        number = collectives.next_round(self.members)
+        key = f"group {','.join(map(str, self.members))}, operation {number}"
         point = self.router.coordinator_of(self.members)
         try:
             values = self.router.call(
                 point, COLLECTIVE, key, kind, [*self.members], rank, value, timeout=timeout
             )
         except PeerLost:
+            if not self.router.world[point]:  # in an elastic job a node may still get its number
+                collectives.repeat_round(self.members)
             raise
         except (CodecError, TransportError):
-            self.router.collectives.repeat_round(name)  # the others still wait for a value
+            collectives.repeat_round(self.members)  # the others still wait for a value
             raise
         except DeadlineExceeded as error:
             raise DeadlineExceeded(
@@ -263,6 +268,7 @@ class Group:
                 f"In {key}, {values}. All members must call the same operations in the same order."
             )
         if not isinstance(values, list):
+            collectives.repeat_round(self.members)
             raise PeerLost(
                 f"Node {values} has left the job, so {key} cannot be completed. All members must "
                 f"call the same operations: end each `main` with a barrier."

@@ -114,6 +114,10 @@ class JobView(Router):
 
     def note_labels(self, node: int, labels: frozenset[str], event: str = "") -> None:
         """Record a node's labels, none if it is gone; emit an event here if it is no peer."""
+        if not labels:
+            self.collectives.left(node)
+        elif not self._roster.get(node, labels):  # before the new node with this number connects
+            self.collectives.joined(node, is_new_incarnation=False)
         self._roster[node] = labels
         if event:
             self._inbox.put_event(node, event, (node,), {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -21,11 +21,6 @@ class _Operation(NamedTuple):
     """The values that have come, by rank."""
     answer: Future[list[Any] | int | str]
 
-    def awaited(self, nodes: Set[int]) -> int | None:
-        """Return a member that is one of these nodes and has not contributed."""
-        missing = (node for rank, node in enumerate(self.members) if rank not in self.values)
-        return next((node for node in missing if node in nodes), None)
-
 
 class Collectives:
     """The collective operations that a node coordinates or takes part in."""
@@ -33,19 +28,19 @@ class Collectives:
     def __init__(self) -> None:
         self._open: dict[str, _Operation] = {}
         self._gone: set[int] = set()
-        self._rounds: Counter[str] = Counter()
+        self._rounds: Counter[tuple[int, ...]] = Counter()
         self._lock = threading.Lock()
 
-    def next_round(self, key: str) -> int:
+    def next_round(self, members: Sequence[int]) -> int:
         """Count this node's collective operations in a group; all members have the same count."""
         with self._lock:
-            self._rounds[key] += 1
-            return self._rounds[key]
+            self._rounds[*members] += 1
+            return self._rounds[*members]
 
-    def repeat_round(self, key: str) -> None:
+    def repeat_round(self, members: Sequence[int]) -> None:
         """Take back the last operation of a group, to which this node could not contribute."""
         with self._lock:
-            self._rounds[key] -= 1
+            self._rounds[*members] = max(0, self._rounds[*members] - 1)  # 0 after `left`
 
     def contribute(
         self, key: str, kind: str, members: list[int], rank: int, value: object
@@ -75,7 +70,8 @@ class Collectives:
                     f"the same collective operations in the same order?"
                 )
             values[rank] = value  # a second value is from a restarted node behind a relay
-            found: list[Any] | int | str | None = operation.awaited(self._gone)
+            found: list[Any] | int | str | None
+            found = next((node for node in members if node in self._gone), None)
             if kind != of_others:
                 found = f"node {members[rank]} calls `{kind}`, and others call `{of_others}`"
             elif found is None and len(values) == len(members):
@@ -96,10 +92,15 @@ class Collectives:
                         values.pop(members.index(node), None)
 
     def left(self, node: int) -> None:
-        """End the operations that wait for a node that has left the job."""
+        """End the operations of groups with a node that has left the job.
+
+        In an elastic job another node may get its number, and begins with operation 1.
+        """
         with self._lock:
             self._gone.add(node)
-            ended = [key for key, each in self._open.items() if each.awaited({node}) == node]
+            ended = [key for key, each in self._open.items() if node in each.members]
             answers = [self._open.pop(key).answer for key in ended]
+            for members in [members for members in self._rounds if node in members]:
+                del self._rounds[members]
         for answer in answers:
             answer.set_result(node)

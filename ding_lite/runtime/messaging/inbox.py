@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import chain, takewhile
 from operator import methodcaller
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 from weakref import ref
@@ -133,8 +134,10 @@ class Inbox:
         """The number of the present run, or between two runs of the next one."""
         self._last_end: tuple[int, int | None] = (0, None)
         """The last run that another node has ended, and that node; None stands for the launcher."""
-        self._ctx: dict[int, dict[str, Any]] = {}
-        self._topics: dict[int, dict[str, Any]] = {}
+        self._ctx: dict[tuple[int, str], Any] = {}
+        """The values of ctx keys to deliver, by node and topic, the newest last."""
+        self._topics: dict[tuple[int, str], Any] = {}
+        """The values of other topics, by node and topic, the newest last."""
         self._subscriptions: tuple[ref[Subscription], ...] = ()
         """Weak references, as a program may subscribe in each step, and use the newest value."""
         self._audience: tuple[Receiver, ...] = ()
@@ -202,10 +205,9 @@ class Inbox:
         """Store the values of topics of a node; they replace older ones."""
         with self._lock:
             for topic, value in values.items():
-                if topic.startswith(CTX):
-                    self._ctx.setdefault(node_id, {})[topic[len(CTX) :]] = value
-                else:
-                    self._topics.setdefault(node_id, {})[topic] = value
+                held = self._ctx if topic.startswith(CTX) else self._topics
+                held.pop((node_id, topic), None)  # so that it becomes the last
+                held[node_id, topic] = value
             for subscription in self._alive():
                 subscription.put(node_id, values)
         self._deliver()
@@ -213,10 +215,8 @@ class Inbox:
     def subscribe(self, subscription: Subscription) -> None:
         """Add a subscription; values of a ctx that were delivered before are not included."""
         with self._lock:
-            for node_id, values in self._topics.items():
-                subscription.put(node_id, values)
-            for node_id, values in self._ctx.items():
-                subscription.put(node_id, {CTX + key: value for key, value in values.items()})
+            for (node_id, topic), value in chain(self._topics.items(), self._ctx.items()):
+                subscription.put(node_id, {topic: value})
             self._subscriptions = tuple(map(ref, [*self._alive(), subscription]))
 
     def _alive(self) -> list[Subscription]:
@@ -290,8 +290,9 @@ class Inbox:
 
     def _next(self) -> _Message | None:
         if self._ctx and not self._awaits_task:
-            node_id = next(iter(self._ctx))
-            values = self._ctx.pop(node_id)
+            node_id, _ = next(iter(self._ctx))
+            topics = [topic for _, topic in takewhile(lambda key: key[0] == node_id, self._ctx)]
+            values = {topic[len(CTX) :]: self._ctx.pop((node_id, topic)) for topic in topics}
             return lambda to: to.receive_ctx(node_id, values)
         if not self._events:
             return None

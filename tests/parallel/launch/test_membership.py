@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ding_lite.clock import Deadline
-from ding_lite.errors import ConfigError, DeadlineExceeded, LabelError, RemoteError
+from ding_lite.errors import ConfigError, DeadlineExceeded, LabelError, PeerLost, RemoteError
 from ding_lite.parallel.launch import membership
 from ding_lite.parallel.launch.join import join, joining_node
 from ding_lite.parallel.launch.membership import ROSTER, ElasticRouter, read_roster
@@ -24,18 +24,18 @@ from ding_lite.parallel.network.topology import Growth, NodeSpec, edges
 from ding_lite.parallel.router.group import World
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.inbox import FINISH
-from tests.parallel.tcp import Recorder, hub_spec
+from tests.parallel.tcp import Recorder, hub_spec, wait_until
 from tests.threads import together
 
 
 class Job:
     """An elastic job with the first nodes 0 and 1, all in this process."""
 
-    def __init__(self, topology: str = "star") -> None:
+    def __init__(self, topology: str = "star", first_id: int = 2) -> None:
         [port] = free_ports(LOOPBACK, 1)
         self.rendezvous = f"tcp://{LOOPBACK}:{port}"
         self.routers: dict[int, NodeRouter] = {}
-        self._growth = Growth(topology, 2)
+        self._growth = Growth(topology, first_id)
         self.enter_hub()
         self.enter(
             NodeSpec(
@@ -52,7 +52,8 @@ class Job:
 
     def enter_hub(self) -> None:
         spec = hub_spec(2, listen=self.rendezvous, growth=self._growth, edges=edges("star", 2))
-        self.enter(replace(spec, labels=frozenset({"distributed", "node.0", "learner"})))
+        world = frozenset({"distributed", "node.0", "learner"}), frozenset({"node.1", "collector"})
+        self.enter(replace(spec, labels=world[0], world=world))
 
     def enter(self, spec: NodeSpec) -> NodeRouter:
         spec = replace(spec, incarnation=time.time_ns(), startup_timeout=10.0)
@@ -81,6 +82,10 @@ class Job:
         with changed:
             assert Deadline.after(10.0).wait(changed, ready)
 
+    def wait_everywhere(self, ready: Callable[[Sequence[frozenset[str]]], bool]) -> None:
+        """Wait until each node knows labels of all nodes for which a condition holds."""
+        wait_until(lambda: all(ready(router.world) for router in self.routers.values()))
+
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., Job]]:
@@ -88,8 +93,8 @@ def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     jobs: list[Job] = []
 
-    def begin(topology: str = "star") -> Job:
-        jobs.append(Job(topology))
+    def begin(*settings: Any) -> Job:
+        jobs.append(Job(*settings))
         return jobs[-1]
 
     yield begin
@@ -261,9 +266,44 @@ def test_a_group_is_fixed_and_members_now_has_joined_nodes(job: Any) -> None:
     later = [World(router).group(["learner", "collector"]) for router in here.routers.values()]
     gathered = together(*(partial(own.all_gather, own.rank) for own in later))
     assert gathered == [[0, 1, 2]] * 3
+    named = World(here.routers[0]).group([1, 2])
     here.leave(2)
-    here.wait(lambda: here.routers[0].peers == (1,))
-    assert group.members_now == (0, 1)
+    here.wait_everywhere(lambda world: not world[2])
+    assert [group.members_now, later[0].members_now, named.members_now] == [(0, 1), (0, 1), (1,)]
+    assert [later[0].members, named.members] == [(0, 1, 2), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("topology", "members", "good_bye"),
+    [("star", [0, 1, 2], True), ("star", [2, 3], False), ("mesh", [2, 3], True)],
+)
+def test_a_node_that_gets_a_freed_number_is_a_new_member_of_its_groups(
+    job: Any, monkeypatch: pytest.MonkeyPatch, topology: str, members: list[int], good_bye: bool
+) -> None:
+    monkeypatch.setattr(membership, "LOST_GRACE_S", 0.1)
+    here = job(topology)
+    here.grow()
+    here.grow()
+    here.wait_everywhere(lambda world: len(world) == 4)
+
+    def gather() -> list[Any]:
+        groups = [World(here.routers[node]).group(members) for node in members]
+        return together(*(partial(own.all_gather, own.rank, timeout=10.0) for own in groups))
+
+    expected = [[*range(len(members))]] * len(members)
+    assert [gather(), gather()] == [expected] * 2
+    stays = World(here.routers[members[members[0] == 2]]).group(members)
+    with pytest.raises(DeadlineExceeded):
+        stays.barrier(timeout=0.01)  # which node 2 does not call
+    here.leave(2, good_bye=good_bye)
+    here.wait_everywhere(lambda world: not world[2])
+    for _ in range(2):
+        with pytest.raises(PeerLost):
+            stays.barrier(timeout=10.0)
+    assert here.grow().node_id == 2
+    here.wait_everywhere(lambda world: all(world))
+    assert [gather(), gather()] == [expected] * 2
+    assert not any(router.collectives._open for router in here.routers.values())
 
 
 # -- meshes --------------------------------------------------------------------------------
@@ -309,6 +349,23 @@ def test_a_restarted_node_0_accepts_nodes_that_joined_before(job: Any) -> None:
     here.wait(lambda: bool(here.routers[0].world[2]))
     assert here.routers[0].world[2] == late.labels
     assert here.grow().node_id == 3
+
+
+def test_a_restarted_node_0_of_a_star_needs_a_number_of_nodes_and_no_certain_ones(job: Any) -> None:
+    here = job("star", 1)
+    late = here.grow()
+    here.leave(1, good_bye=False)
+    here.leave(0, good_bye=False)
+    here.enter_hub()
+    here.routers[0].wait_ready(10.0)
+    here.wait(lambda: here.routers[0].world[2] == late.labels)
+    assert World(here.routers[0]).group("collector").members == (2,)
+    here.leave(2)
+    here.wait(lambda: not here.routers[0].world[2])
+    with pytest.raises(DeadlineExceeded, match=r"waited 0\.01 s for node 1 of 2\."):
+        here.routers[0].wait_ready(0.01)
+    assert here.grow(requested_id=7).node_id == 7  # and waits for no node 1
+    here.routers[0].wait_ready(10.0)
 
 
 def test_a_roster_from_another_node_is_refused(job: Any) -> None:

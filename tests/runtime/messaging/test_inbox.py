@@ -47,6 +47,15 @@ def test_messages_without_a_receiver_wait_for_the_first_one() -> None:
     assert inbox.num_waiting == 0
 
 
+def test_the_newest_value_of_a_ctx_key_is_delivered_last_to_a_late_task() -> None:
+    inbox, task = Inbox(), Recorder()
+    inbox.put_state(1, {"ctx/x": 1, "ctx/y": 1})
+    inbox.put_state(2, {"ctx/x": 2, "ctx/y": 2})
+    inbox.put_state(1, {"ctx/x": 3})
+    inbox.join(task)
+    assert task.received == [(1, {"y": 1}), (2, {"x": 2, "y": 2}), (1, {"x": 3})]
+
+
 def test_a_listener_takes_nothing_away_from_the_first_task() -> None:
     """A program may listen to its router before it has made its task."""
     inbox, noted = Inbox(), []

@@ -55,6 +55,18 @@ def test_a_subscription_takes_nothing_from_the_task_and_has_what_came_before_it(
     assert subscribed(inbox, "ctx/x", "y").newest == {"y": 1}
 
 
+def test_a_late_subscription_has_the_same_newest_values_as_an_early_one() -> None:
+    inbox = Inbox()
+    early = subscribed(inbox, "goal", "ctx/x")
+    inbox.put_state(1, {"other": 0})  # node 1 is known first
+    for node, topic, value in ((2, "goal", "old"), (1, "goal", "new"), (2, "other", 0)):
+        inbox.put_state(node, {topic: value})
+    assert early.newest == subscribed(inbox, "goal").newest == {"goal": "new"}
+    for node, value in ((1, 1), (2, 2), (1, 3)):
+        inbox.put_state(node, {"ctx/x": value})
+    assert subscribed(inbox, "ctx/x").newest == {"ctx/x": 3}
+
+
 def test_a_wait_for_a_topic_ends_in_time_or_when_it_is_told(clock: ManualClock) -> None:
     inbox = Inbox()
     topics = subscribed(inbox, "x")
