@@ -157,7 +157,8 @@ class PopulationServer:
 
         Args:
             states: The members' states, by place.
-            counted: The learner's counters for them, by the names in `COUNTERS`.
+            counted: The learner's counters for them, by the names in `COUNTERS`. If another learner
+                has taken over some of them meanwhile, those of the others are their equal share.
             until: Ends the wait for a lost server.
 
         Returns:
@@ -299,13 +300,12 @@ class PopulationServer:
                 incarnation == self._server.incarnation and generation == self._owned().generation
             )
             new = {p: s for p, s in states.items() if is_known and self._holder.get(p) == node}
+            for name in COUNTERS if new else ():
+                self.counts[name] += int(counted.get(name, 0)) * len(new) // len(states)
             for place, state in new.items():
-                del self._holder[place]
-                self._taken.discard(place)
                 self._back[place] = state
-            if new:
-                for name in COUNTERS:
-                    self.counts[name] += int(counted.get(name, 0))
+                self._taken.discard(place)
+                del self._holder[place]  # last: `gather` reads it without the lock
         self._server.notify()
         return bool(new)
 

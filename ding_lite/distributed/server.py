@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import cache
 from typing import Any, TypeAlias
 
 from ding_lite.clock import Deadline
@@ -19,12 +18,6 @@ Condition: TypeAlias = Callable[[], bool]
 def new_incarnation() -> int:
     """Draw a number that distinguishes this object from one of an earlier process; never 0."""
     return int.from_bytes(os.urandom(6), "little") + 1
-
-
-@cache
-def incarnation_of(pid: int) -> int:
-    """Return the incarnation of this process: with its pid, another one after a fork."""
-    return new_incarnation()
 
 
 def check_methods(value: object, role: str, *names: str, expected: str) -> None:

@@ -378,7 +378,7 @@ class ShardedReplay:
 
     def _check_batch_size(self, batch_size: int) -> None:
         check_all(whole(1, batch_size=batch_size))
-        self._shards.update_states(wait=True)
+        self._shards.update_states(wait=batch_size > self._shards.num_held)
         if batch_size > self._shards.num_held:  # as known up to FRESH_S seconds ago
             self._shards.refresh()
         held = self._shards.num_held

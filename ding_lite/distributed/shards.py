@@ -195,13 +195,14 @@ class Shards:
         return shares
 
     def _greet(self) -> None:
-        if self._router.grows:
-            known = {shard.node for shard in self.all}
-            joined = [node for node in self._group.members_now if node not in known]
-            self.all += [Shard(rank, node, False) for rank, node in enumerate(joined, len(known))]
+        members, known = self._group.members_now, {shard.node for shard in self.all}
+        joined = [node for node in members if node not in known]
+        self.all += [Shard(rank, node, False) for rank, node in enumerate(joined, len(known))]
         peers = self._router.peers if self.lost else ()
         for shard in self.all:
-            if shard.node in peers and not shard.is_here and shard.greeting is None:
+            if shard.node not in members:
+                _lose(shard, "no node of the group has this number")
+            elif shard.node in peers and not shard.is_here and shard.greeting is None:
                 shard.greeting = self._router.ask(shard.node, self._name, 0, [])
 
 

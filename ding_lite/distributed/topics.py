@@ -1,8 +1,10 @@
 """The topics by which nodes share the progress of a job."""
 
 COLLECTED = "ding_lite/collected"
-"""The env steps and episodes of a collector."""
+"""The env steps and episodes of a collector, by incarnation, and the means of its episodes."""
 ENV_STEP = "ctx/env_step"
 """The env steps of a node that collects by middleware of its own."""
+TOTAL_STEP = "ctx/total_step"
+"""The steps of a node."""
 TRAIN_ITER = "ctx/train_iter"
 """The updates of a learner."""

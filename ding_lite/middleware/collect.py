@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -13,7 +12,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from ding_lite.distributed.server import incarnation_of
+from ding_lite.distributed.server import new_incarnation
 from ding_lite.distributed.topics import COLLECTED
 from ding_lite.errors import ConfigError
 from ding_lite.middleware.checks import check_fits, check_has, check_schedule
@@ -138,23 +137,24 @@ class _Collector(ABC):
         _draw_as_node(policy, current_router().node_id)
         self._policy: Any = policy
         self._envs = envs
-        self._episodes = _RecentEpisodes()
+        self._counts = _Counts()
         self._memory = _EnvMemory(policy, envs)
 
     def __call__(self, ctx: Context) -> None:
-        ctx.env_step = self._collect(ctx, ctx.get("env_step", 0))
+        began = ctx.get("env_step", 0)
+        ctx.env_step = self._collect(ctx, began)
         ctx.keep("env_step")
-        self._episodes.report(ctx, self._envs)
+        self._counts.report(ctx, self._envs, ctx.env_step - began)
 
     @abstractmethod
     def _collect(self, ctx: Context, env_step: int) -> int:
         """Put the experience of a step on the ctx; return the env steps by then."""
 
     def state_dict(self) -> dict[str, Any]:
-        return {**self._episodes.state_dict(), **self._memory.state_dict()}
+        return {**self._counts.state_dict(), **self._memory.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._episodes.load_state_dict(state)
+        self._counts.load_state_dict(state)
         self._memory.load_state_dict(state)
 
 
@@ -305,48 +305,56 @@ class _EnvMemory:
             self._seen_obs, self._is_loaded = state["memory"].get("obs"), True
 
 
-class _RecentEpisodes:
-    """Keeps the newest episodes and the number of all episodes."""
+class _Counts:
+    """Counts env steps and episodes, and keeps the newest episodes."""
 
     def __init__(self) -> None:
         self._router = current_router()
         self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
-        self._count = 0
-        self._env_step = 0
-        self._resumed: dict[str, Any] = {}
+        self._incarnation = self._begin()
+        self._made: dict[str, list[int]] = {}
+        """The env steps and episodes of this incarnation, and of those that it has resumed from."""
 
-    def report(self, ctx: Context, envs: Envs) -> None:
+    def report(self, ctx: Context, envs: Envs, env_steps: int) -> None:
         """Write the metrics of the episodes that have just ended, and publish the counts."""
-        if ended := envs.take_finished():
-            self._recent.extend((episode.ret, episode.length) for episode in ended)
-            self._count += len(ended)
+        ended = envs.take_finished()
+        self._recent.extend((episode.ret, episode.length) for episode in ended)
+        self.add(env_steps, len(ended))
+        if ended:
             ctx.collected = {**self._metrics(), "returns": [episode.ret for episode in ended]}
             ctx.metrics.update(self._metrics())
             ctx.metrics["episode_return"] = sum(episode.ret for episode in ended) / len(ended)
-        self._env_step = ctx.env_step
-        if self._router.has_audience:
-            counts = {"incarnation": incarnation_of(os.getpid()), "env_step": ctx.env_step}
-            self._router.publish(COLLECTED, {**counts, **self._metrics(), **self._resumed})
+
+    def add(self, env_steps: int, episodes: int = 0) -> None:
+        """Count what was made since the last call, and publish the counts of this node."""
+        before = self._made.get(self._incarnation, (0, 0))
+        self._made[self._incarnation] = [before[0] + env_steps, before[1] + episodes]
+        if self._router.is_active:
+            published = self._router.published(COLLECTED) or {"made": {}}
+            made = published["made"] | self._made
+            self._router.publish(COLLECTED, {**self._metrics(), "made": made})
 
     def _metrics(self) -> dict[str, Any]:
+        count = sum(episodes for _, episodes in self._made.values())
         if not self._recent:
-            return {"episodes": self._count}
+            return {"episodes": count}
         returns, lengths = zip(*self._recent, strict=True)
         return {
             "return": sum(returns) / len(returns),
             "episode_length": sum(lengths) / len(lengths),
-            "episodes": self._count,
+            "episodes": count,
         }
 
     def state_dict(self) -> dict[str, Any]:
-        recent = list(self._recent)
-        return {"recent": recent, "episodes": self._count, "env_step": self._env_step}
+        return {"recent": [*self._recent], "made": dict(self._made)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._recent = deque(map(tuple, state["recent"]), maxlen=RECENT_EPISODES)
-        self._count = state["episodes"]
-        self._env_step = state["env_step"]
-        self._resumed = {"resumed": {"env_step": self._env_step, "episodes": self._count}}
+        self._incarnation, self._made = self._begin(), dict(state["made"])
+
+    def _begin(self) -> str:
+        """Return an incarnation; a single process has one, so that its checkpoints are equal."""
+        return str(new_incarnation()) if self._router.is_active else "alone"
 
 
 def random_warmup(envs: Envs, replay: Replay, *, steps: int, hold: int = 1) -> Middleware:
@@ -386,7 +394,7 @@ def random_warmup(envs: Envs, replay: Replay, *, steps: int, hold: int = 1) -> M
             f"random transitions would be overwritten. Take fewer, or give the replay more room."
         )
 
-    warm = False
+    warm, counts = False, _Counts()
 
     def _random_warmup(ctx: Context) -> None:
         nonlocal warm
@@ -411,6 +419,7 @@ def random_warmup(envs: Envs, replay: Replay, *, steps: int, hold: int = 1) -> M
                 if len(replay) >= steps:
                     break
         ctx.metrics["replay_size"] = len(replay)
+        counts.add(ctx.env_step - began)
         warm = True
 
     return _random_warmup

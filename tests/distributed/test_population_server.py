@@ -31,12 +31,12 @@ def make_population(size: int = 5) -> Population:
 
 
 class Job:
-    """A breeder and two learners in one process, on a network that can be cut."""
+    """A breeder and some learners in one process, on a network that can be cut."""
 
-    def __init__(self, *, timeout: float = 30.0, size: int = 5) -> None:
+    def __init__(self, *, timeout: float = 30.0, size: int = 5, learners: int = 2) -> None:
         self.size, self.timeout = size, timeout
-        self.cluster = Cluster(3, "star", roles=["breeder", "learner", "learner"])
-        self.owner, *self.learners = [self.make(node) for node in range(3)]
+        self.cluster = Cluster(1 + learners, "star", roles=["breeder", *["learner"] * learners])
+        self.owner, *self.learners = map(self.make, range(1 + learners))
 
     def make(self, node: int) -> PopulationServer:
         router = self.cluster.routers[node]
@@ -172,6 +172,41 @@ def test_members_that_another_learner_has_taken_over_are_not_accepted_of_the_fir
     train(first)
     assert job.owner.gather()
     assert job.owner.counts["env_step"] == 2 * COUNTED["env_step"]
+
+
+def test_members_of_which_some_were_taken_over_count_once() -> None:
+    job = Job(size=6, learners=3)
+    with job.cluster:
+        first, second, third = job.learners
+        assert [[*taken(learner).states] for learner in job.learners] == [[0, 3], [1, 4], [2, 5]]
+        train(second)
+        train(third)
+        job.cluster.network.cut(0, 1)
+        assert [*taken(second).states] == [0]
+        job.cluster.network.mend(0, 1)
+        job.cluster.routers[0].wait_ready(10.0)
+        train(first)
+        assert job.owner.counts == {"env_step": 25, "train_iter": 12, "eval_steps": 5}
+        train(second, 50.0)
+        assert job.owner.gather()
+        assert [agent.fitness for agent in job.owner.population] == [50, 2, 3, 4, 5, 6]
+        assert job.owner.counts["env_step"] == 35
+
+
+def test_members_are_gathered_only_once_all_of_them_are_counted(job: Job) -> None:
+    gathered = []
+
+    class Counts(dict[str, int]):
+        def __setitem__(self, name: str, value: int) -> None:
+            gathered.append(job.owner.gather(until=lambda: True))
+            super().__setitem__(name, value)
+
+    job.owner.counts = Counts(job.owner.counts)
+    for learner in job.learners:
+        learner.take()
+        train(learner)
+    assert gathered == [False] * 6
+    assert job.owner.gather()
 
 
 def test_a_restarted_node_gets_its_members_again(job: Job) -> None:

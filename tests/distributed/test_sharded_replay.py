@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from ding_lite import middleware as mw
+from ding_lite.clock import Deadline
 from ding_lite.distributed import ShardedReplay, ShardedTransitions, World, shards
 from ding_lite.errors import (
     CodecError,
@@ -477,6 +478,37 @@ def test_a_lost_shard_is_skipped_with_a_warning_and_used_again_when_back(
             batches = [learner.sample(90) for _ in range(13)]
             assert {*numbers_of(batches[-1]) // 100} == {1, 2, 3}
             assert not learner.lost
+
+
+def test_batches_do_not_wait_for_a_shard_that_comes_back() -> None:
+    with connected() as (cluster, replays):
+        learner, network = replays[0], cluster.network
+        learner.sample(90)
+        network.cut(0, 2)
+        settle(learner)
+        network.mend(0, 2)
+        router = cluster.routers[0]
+        assert router.subscribe().wait(lambda _: 2 in router.peers, Deadline.after(10.0))
+        network.hold(2, 0)
+        for size in (80, 81, 82):
+            assert {*numbers_of(learner.sample(size)) // 100} == {1, 3}
+            assert learner._shards.all[1].greeting is not None  # its answer is under way
+        network.release(2, 0)
+        learner.wait_for(150, until=lambda: False, timeout=10.0)
+        assert {*numbers_of(learner.sample(90)) // 100} == {1, 2, 3}
+
+
+def test_a_node_with_the_number_of_a_collector_that_has_left_is_not_asked() -> None:
+    with connected() as (cluster, replays):
+        members = [1, 2, 3]
+        group = Group(cluster.routers[0], (1, 2, 3), lambda: tuple(members))
+        learner = ShardedReplay(group, SPEC, shard_capacity=50)
+        assert {*numbers_of(learner.sample(90)) // 100} == {1, 2, 3}
+        settle(learner)
+        replays[2]._own = None  # it would answer with an error
+        members.remove(2)
+        assert {*numbers_of(learner.sample(90)) // 100} == {1, 3}
+        assert learner.lost == (2,)
 
 
 def test_weights_are_right_when_other_shards_draw_the_part_of_a_lost_one() -> None:

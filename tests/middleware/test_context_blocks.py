@@ -93,8 +93,9 @@ def fetched(policy: DQN) -> list[StepRecord]:
 
 
 def counted() -> list[StepRecord]:
-    message = {"env_step": 5, "return": 1.0, "episode_length": 1.0, "episodes": 1}
-    with Cluster(2, roles=["learner", "collector"]) as cluster, use_router(cluster.routers[0]):
+    message = {"made": {"1": [5, 1]}, "return": 1.0, "episode_length": 1.0}
+    roles = [{"learner", "collector"}, "collector"]
+    with Cluster(2, roles=roles) as cluster, use_router(cluster.routers[0]):
         count = mw.count_collected("collector")
         cluster.routers[1].publish(COLLECTED, message)
         delivered(cluster.routers[1])

@@ -167,11 +167,10 @@ class _Receive:
     @staticmethod
     def _report_staleness(ctx: Context, taken: list[Any]) -> None:
         """Report the mean age, in versions, of the weights that have collected the items."""
-        newest = ctx.get("weights_version")
-        versions = [item.version for item in taken if hasattr(item, "version")]
-        if newest is not None and versions:
-            behind = [max(0, newest - version) for version in versions]
-            ctx.metrics["staleness"] = sum(behind) / len(behind)
+        newest = ctx.get("weights_version", -1)
+        ages = [newest - item.version for item in taken if hasattr(item, "version")]
+        if known := [age for age in ages if age >= 0]:  # others are of a former learner
+            ctx.metrics["staleness"] = sum(known) / len(known)
 
 
 def _check(key: object, timeout: float | None) -> None:

@@ -203,12 +203,23 @@ class Router(ABC):
         Tensors are copies. Arrays do not change.
         """
 
-    def subscribe(self, *topics: str) -> Subscription:
+    def subscribe(
+        self,
+        *topics: str,
+        on_values: Callable[[int, Mapping[str, Any]], None] = lambda node, values: None,
+    ) -> Subscription:
         """Subscribe to topics of all nodes; the newest value of each node is kept.
 
         Values that have arrived before are included.
+
+        Args:
+            *topics: The names of the topics.
+            on_values: Called with a node and its newest values whenever some arrive, on the thread
+                that reads messages; it must not block, or call the router.
         """
-        subscription = Subscription(topics, pump=self.pump, wake_pump=self.wake_pump)
+        subscription = Subscription(
+            topics, on_values=on_values, pump=self.pump, wake_pump=self.wake_pump
+        )
         self._inbox.subscribe(subscription)
         return subscription
 

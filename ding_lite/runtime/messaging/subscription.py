@@ -36,17 +36,19 @@ class Subscription:
 
     It includes values that were published before: the newest of each topic and node is kept. The
     topic of a ctx key is `ctx/KEY`. `pump` and `wake_pump` are those of a router.
+    `on_values` is called with each node and its values as they arrive.
     """
 
     def __init__(
         self,
         topics: Iterable[str],
         *,
+        on_values: Callable[[int, Mapping[str, Any]], None] = lambda node, values: None,
         pump: Callable[[Callable[[], bool], float | None], None] = lambda ready, timeout: None,
         wake_pump: Callable[[], None] = lambda: None,
     ) -> None:
         self.topics = frozenset(topics)
-        self._pump, self._wake_pump = pump, wake_pump
+        self._on_values, self._pump, self._wake_pump = on_values, pump, wake_pump
         self._of_node: dict[int, dict[str, Any]] = {}
         self._newest: dict[str, Any] = {}
         self._changed = threading.Condition()
@@ -95,6 +97,7 @@ class Subscription:
             with self._changed:
                 # A new dict each time: values that a reader has taken belong together.
                 self._newest = self._of_node[node_id] = self._of_node.get(node_id, {}) | seen
+                self._on_values(node_id, self._newest)
                 self._changed.notify_all()
             self._wake_pump()
 

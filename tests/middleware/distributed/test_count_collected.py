@@ -10,7 +10,7 @@ import pytest
 from ding_lite import Context, middleware as mw
 from ding_lite.distributed.topics import COLLECTED
 from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.rl import DQN, DQNConfig, make_envs
+from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, make_envs
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.testing import Cluster, run_step
 from tests.middleware.running import run_job
@@ -25,9 +25,11 @@ def routers() -> Iterator[Routers]:
         yield cluster.routers
 
 
-def played(env_step: int, mean: float, episodes: int, **more: int) -> dict[str, Any]:
-    counts = {"env_step": env_step, "episodes": episodes, **more}
-    return {**counts, "return": mean, "episode_length": mean}
+def played(
+    env_step: int, mean: float, episodes: int, incarnation: str = "1", **former: list[int]
+) -> dict[str, Any]:
+    made = {**former, incarnation: [env_step, episodes]}
+    return {"made": made, "return": mean, "episode_length": mean}
 
 
 def test_what_collectors_have_done_is_added_up(routers: Routers) -> None:
@@ -39,23 +41,42 @@ def test_what_collectors_have_done_is_added_up(routers: Routers) -> None:
         delivered(one)
         assert run_step(tally)[0].env_step == 10
         one.publish(COLLECTED, played(30, 4.0, 2))
-        other.publish(COLLECTED, played(100, 8.0, 3))
-        evaluator.publish(COLLECTED, played(999, 99.0, 9))
+        other.publish(COLLECTED, played(100, 8.0, 3, "2"))
+        evaluator.publish(COLLECTED, played(999, 99.0, 9, "3"))
         delivered(one, other, evaluator)
         ctx, _ = run_step(tally)
     assert ctx.env_step == 130
     assert ctx.metrics == {"return": 6.0, "episode_length": 6.0, "episodes": 5}
 
 
-def test_what_a_collector_did_in_earlier_lives_counts_on(routers: Routers) -> None:
+def test_all_incarnations_of_a_collector_count_also_within_one_step(routers: Routers) -> None:
     learner, one, *_ = routers
     with use_router(learner):
         tally = mw.count_collected("collector")
-        for env_step, episodes in ((50, 5), (8, 1), (20, 2), (4, 1)):
-            one.publish(COLLECTED, played(env_step, 1.0, episodes))
+        for number, (env_step, episodes) in enumerate(((50, 5), (8, 1), (20, 2))):
+            one.publish(COLLECTED, played(env_step, 1.0, episodes, str(number)))
             delivered(one)
-            ctx, _ = run_step(tally)
-    assert (ctx.env_step, ctx.metrics["episodes"]) == (50 + 20 + 4, 5 + 2 + 1)
+        ctx, _ = run_step(tally)
+    assert (ctx.env_step, ctx.metrics["episodes"]) == (50 + 8 + 20, 5 + 1 + 2)
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        pytest.param([(0, 10), (50, 100), (0, 10), (40, 300)], 400, id="begins again"),
+        pytest.param([(0, 10), (50, 100), (41, 90), (70, 140)], 150, id="resumes"),
+    ],
+)
+def test_a_restarted_collector_with_its_own_middleware_counts_also_within_one_step(
+    routers: Routers, steps: list[tuple[int, int]], expected: int
+) -> None:
+    learner, one, *_ = routers
+    with use_router(learner):
+        tally = mw.count_collected("collector")
+        for total_step, env_step in steps:
+            one.publish_ctx({"total_step": total_step, "env_step": env_step})
+            delivered(one)
+        assert run_step(tally)[0].env_step == expected
 
 
 def test_a_resumed_run_counts_on_where_it_was(routers: Routers) -> None:
@@ -70,7 +91,7 @@ def test_a_resumed_run_counts_on_where_it_was(routers: Routers) -> None:
         with use_router(learner):
             resumed = mw.count_collected("collector")
             resumed.load_state_dict(tally.state_dict())  # type: ignore[attr-defined]
-            one.publish(COLLECTED, played(7, 1.0, 1))
+            one.publish(COLLECTED, played(7, 1.0, 1, "2"))
             delivered(one)
             ctx, _ = run_step(resumed)
     assert (ctx.env_step, ctx.metrics["episodes"]) == (57, 6)
@@ -79,51 +100,64 @@ def test_a_resumed_run_counts_on_where_it_was(routers: Routers) -> None:
 @pytest.mark.parametrize(
     ("incarnation", "expected"),
     [
-        pytest.param(1, (80, 8), id="the collector went on"),
-        pytest.param(2, (50 + 80, 5 + 8), id="the collector was restarted too"),
+        pytest.param("1", (80, 8), id="the collector went on"),
+        pytest.param("2", (50 + 80, 5 + 8), id="the collector was restarted too"),
     ],
 )
 def test_a_restarted_learner_counts_no_env_step_twice(
-    routers: Routers, incarnation: int, expected: tuple[int, int]
+    routers: Routers, incarnation: str, expected: tuple[int, int]
 ) -> None:
     learner, one, *_ = routers
     with use_router(learner):
         tally, resumed = mw.count_collected("collector"), mw.count_collected("collector")
-        one.publish(COLLECTED, played(50, 1.0, 5, incarnation=1))
+        one.publish(COLLECTED, played(50, 1.0, 5))
         delivered(one)
         run_step(tally)
         resumed.load_state_dict(tally.state_dict())  # type: ignore[attr-defined]
         for _ in range(2):
-            one.publish(COLLECTED, played(80, 1.0, 8, incarnation=incarnation))
+            one.publish(COLLECTED, played(80, 1.0, 8, incarnation))
             delivered(one)
             ctx, _ = run_step(resumed)
             assert (ctx.env_step, ctx.metrics["episodes"]) == expected
 
 
-def test_what_a_resumed_collector_has_made_before_is_counted_once(routers: Routers) -> None:
-    learner, one, *_ = routers
+def test_collectors_that_resume_under_other_numbers_count_once(routers: Routers) -> None:
     envs = make_envs("CartPole-v1", num_envs=2)
     policy = DQN(envs.spec, DQNConfig(hidden=(4,)))
-    state: dict[str, Any] = {}
+    learner = routers[0]
     with use_router(learner):
         tally = mw.count_collected("collector")
-    for env_step in (0, 400):
-        with use_router(one):
-            collect: Any = mw.collect(policy, envs, steps=400)
-            if state:
-                collect.load_state_dict(state)
-        ctx = Context(env_step=env_step, metrics={})
-        collect(ctx)
-        state = collect.state_dict()
-        counts = one.published(COLLECTED)
-        for more in (0, 10):  # ten env steps more than it has saved
-            made = {"incarnation": env_step + 1, "env_step": ctx.env_step + more}
-            one.publish(COLLECTED, counts | made)
-            delivered(one)
-            with use_router(learner):
-                sums, _ = run_step(tally)
-    assert sums.env_step == 410 + 410
-    assert sums.metrics["episodes"] == counts["episodes"] > 0
+
+    def collect(node: int, state: Any = None) -> Any:
+        with use_router(routers[node]):
+            made: Any = mw.collect(policy, envs, steps=400)
+        if state is not None:
+            made.load_state_dict(state)
+        made(ctx := Context(env_step=400 * (state is not None), metrics={}))
+        delivered(routers[node])
+        with use_router(learner):
+            sums, _ = run_step(tally)
+        return made.state_dict(), ctx, sums
+
+    (one, _, sums), (two, _, sums) = collect(1), collect(2)
+    assert sums.env_step == 400 + 400
+    _, of_one, _ = collect(2, one)
+    _, of_two, sums = collect(1, two)
+    assert sums.env_step == of_one.env_step + of_two.env_step == 800 + 800
+    assert sums.metrics["episodes"] == of_one.metrics["episodes"] + of_two.metrics["episodes"] > 0
+
+
+def test_a_new_learner_counts_what_collectors_have_made_before_they_resumed(
+    routers: Routers,
+) -> None:
+    learner, one, other, _ = routers
+    with use_router(learner):
+        tally = mw.count_collected("collector")
+        for collector, number in ((one, "1"), (other, "2")):  # both from one checkpoint
+            collector.publish(COLLECTED, played(10, 1.0, 1, number, a=[50, 5], b=[30, 3]))
+        delivered(one, other)
+        ctx, _ = run_step(tally)
+    assert (ctx.env_step, ctx.metrics["episodes"]) == (50 + 30 + 10 + 10, 5 + 3 + 1 + 1)
 
 
 def test_a_learner_that_collects_too_adds_its_own_env_steps() -> None:
@@ -132,8 +166,8 @@ def test_a_learner_that_collects_too_adds_its_own_env_steps() -> None:
         learner, other = cluster.routers
         tally, env_step = mw.count_collected("collector"), 0
         for k in range(1, 4):
-            learner.publish(COLLECTED, played(env_step + 10, 4.0, k))
-            other.publish(COLLECTED, played(100 * k, 8.0, 5))
+            learner.publish(COLLECTED, played(10 * k, 4.0, k))
+            other.publish(COLLECTED, played(100 * k, 8.0, 5, "2"))
             delivered(other)
             ctx, _ = run_step(tally, env_step=env_step + 10)
             env_step = ctx.env_step
@@ -143,6 +177,27 @@ def test_a_learner_that_collects_too_adds_its_own_env_steps() -> None:
                 state = tally.state_dict()  # type: ignore[attr-defined]
                 tally = mw.count_collected("collector")
                 tally.load_state_dict(state)  # type: ignore[attr-defined]
+
+
+def test_nodes_that_all_learn_and_collect_agree_on_the_env_steps_of_all() -> None:
+    with Cluster(2, roles=["collector", "collector"]) as cluster:
+        nodes = []
+        for router in cluster.routers:
+            with use_router(router):
+                envs = make_envs("CartPole-v1", num_envs=2)
+                policy, replay = DQN(envs.spec), ReplayBuffer(envs.spec, capacity=100)
+                warmup: Any = mw.random_warmup(envs, replay, steps=20)
+                collect: Any = mw.collect(policy, envs, steps=10)
+                nodes.append((warmup, collect, mw.count_collected(), Context(metrics={})))
+        for k in range(1, 4):
+            for warmup, collect, _, ctx in nodes:
+                warmup(ctx)
+                collect(ctx)
+            delivered(*cluster.routers)
+            for router, (_, _, tally, ctx) in zip(cluster.routers, nodes, strict=True):
+                with use_router(router):
+                    tally(ctx)
+                assert ctx.env_step == 2 * (20 + 10 * k)
 
 
 def test_in_one_process_it_leaves_the_values_of_collect_alone() -> None:
