@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
+from weakref import WeakValueDictionary
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
@@ -69,6 +70,10 @@ class Source(Protocol):
         """Close the environments. It may be called more than once."""
 
 
+_loops: WeakValueDictionary[int, EnvLoop] = WeakValueDictionary()
+"""The loop that steps an environment, by the identity of the environment."""
+
+
 class EnvLoop:
     """Steps plain environments one after the other.
 
@@ -78,6 +83,14 @@ class EnvLoop:
     def __init__(
         self, envs: Sequence[Env], *, seeds: Sequence[int], spec: EnvSpec, first_index: int = 0
     ) -> None:
+        ids = [id(env.unwrapped) for env in envs]
+        if len({*ids}) < len(ids) or any(one in _loops for one in ids):
+            raise ConfigError(
+                f"`{spec.env_id}` returned an environment that is in use already; a new one was "
+                f"expected at each call, because several are stepped together, and evaluations "
+                f"have their own. Make it there: lambda: gymnasium.make(...)."
+            )
+        _loops.update(dict.fromkeys(ids, self))
         self._envs = [
             CheckedEnv(env, index=index, spec=spec) for index, env in enumerate(envs, first_index)
         ]
@@ -146,6 +159,8 @@ class EnvLoop:
         return frames, returns, np.array(list(map(bool, histories)))
 
     def close(self) -> None:
+        for env in self._envs:
+            _loops.pop(id(env.unwrapped), None)
         close_all(self._envs)
 
     def _reset_one(self, index: int, frame: NumpyArray) -> None:

@@ -219,6 +219,17 @@ def test_one_that_cannot_be_reset_in_part_is_refused(wrapper):
         make_envs(wrapper(vector))
 
 
+def test_a_function_that_returns_the_same_environment_again_is_refused():
+    env = cartpole()
+    told = "`lambda` returned an environment that is in use"
+    with pytest.raises(ConfigError, match=told):
+        make_envs(lambda: env, 2, mode="sync")
+    with make_envs(lambda: env, 1), pytest.raises(ConfigError, match=told):
+        make_envs(lambda: gymnasium.wrappers.TimeLimit(env, 5), 1)
+    with make_envs(lambda: env, 1) as envs:  # the first ones are closed
+        assert check_transitions(envs, steps=20)
+
+
 def test_a_time_limit_of_a_function_that_makes_a_vector_environment_is_refused() -> None:
     def make(num_envs: int) -> Any:
         return gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="sync")
