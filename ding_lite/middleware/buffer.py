@@ -47,12 +47,15 @@ def add_to(
         add = _with_priority(check_prioritized(replay, why="`priority` was given"), priority)
 
     def _add_to(ctx: Context) -> None:
-        newest = ctx.transitions
-        for transitions in newest if isinstance(newest, list) else (newest,):
+        for transitions in _as_list(ctx.transitions):
             add(transitions)
         ctx.metrics["replay_size"] = len(replay)
 
     return _add_to
+
+
+def _as_list(newest: Transitions | list[Transitions]) -> list[Transitions]:
+    return newest if isinstance(newest, list) else [newest]
 
 
 def _with_priority(
@@ -84,6 +87,7 @@ def wait_for(replay: Replay | EpisodeBuffer, *, size: int) -> Middleware:
     replay holds enough transitions or the job ends.
 
     Context:
+        reads: transitions
         writes: warming_up
 
     Args:
@@ -94,7 +98,8 @@ def wait_for(replay: Replay | EpisodeBuffer, *, size: int) -> Middleware:
             and is replaced as a whole.
 
     Raises:
-        ConfigError: The replay can never hold as many.
+        ConfigError: The replay can never hold as many; or, in a step, it has been filled, and has
+            no room for as many.
         DeadlineExceeded: In a step: the nodes that fill the replay add nothing.
     """
     check_has(replay, "sample", "replay")
@@ -106,11 +111,26 @@ def wait_for(replay: Replay | EpisodeBuffer, *, size: int) -> Middleware:
             f"never begin. Wait for less, or give the replay more room."
         )
 
+    # Each unfinished episode may take as many env steps as the replay.
+    num_parts = replay.num_envs if isinstance(replay, EpisodeBuffer) else 1
+    most = added = 0
+
     def _wait_for(ctx: Context) -> None:
+        nonlocal most, added
         if len(replay) < size and isinstance(replay, FilledByOthers):
             replay.wait_for(size, until=lambda: ctx.finish)
-        if len(replay) < size:
-            ctx.warming_up = True
+        if (held := len(replay)) >= size:
+            return
+        ctx.warming_up = True
+        added += sum(map(len, _as_list(ctx.get("transitions", []))))
+        if held > most:
+            most, added = held, 0
+        if most and added > num_parts * replay.capacity:
+            raise ConfigError(
+                f"`size` is {size:,}, but the replay has held {most:,} transitions at most, and "
+                f"{added:,} more were added since: it has no room for more. Wait for fewer, or "
+                f"give the replay more room."
+            )
 
     return _wait_for
 

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from ding_lite import middleware as mw
-from ding_lite.rl import IMPALA, IMPALAConfig, load_checkpoint, make_envs, save_checkpoint
+from ding_lite.errors import ConfigError
+from ding_lite.rl import (
+    IMPALA,
+    EpisodeBuffer,
+    IMPALAConfig,
+    ReplayBuffer,
+    load_checkpoint,
+    make_envs,
+    save_checkpoint,
+)
 from ding_lite.rl.batch import Transitions
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.policies.dqn import DQN
@@ -40,6 +49,27 @@ def test_training_waits_until_the_replay_holds_enough(policy, envs, replay) -> N
     )
 
     assert updates == [0] * 9 + [1, 2, 3]
+
+
+def _noise(rng: np.random.Generator, count: int) -> Transitions:
+    """Return transitions of images that share no frames."""
+    no = np.zeros(count, np.bool_)
+    obs = rng.integers(0, 256, (2, count, 1, 8, 8), dtype=np.uint8)
+    zeros = np.zeros(count, np.int64)
+    return Transitions(obs[0], zeros, zeros * 1.0, obs[1], no, no, np.ones(count, np.int32))
+
+
+def test_waiting_for_more_than_the_replay_has_room_for_ends(policy: DQN, envs: Envs) -> None:
+    images, rng = ReplayBuffer(capacity=2_000), np.random.default_rng(0)
+
+    def show(ctx: Context) -> None:
+        ctx.transitions = _noise(rng, 100)
+
+    episodes = EpisodeBuffer(envs.spec, capacity=100, num_envs=envs.num_envs)
+    for replay, source in ((images, show), (episodes, mw.collect(policy, envs, steps=100))):
+        room = replay.capacity - 1
+        with pytest.raises(ConfigError, match=r"has held .* at most, .* Wait for fewer"):
+            run_steps(source, mw.add_to(replay), mw.wait_for(replay, size=room), steps=100)
 
 
 def test_collectors_of_apex_add_with_the_errors_of_their_policy(policy: DQN, envs: Envs) -> None:

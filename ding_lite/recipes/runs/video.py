@@ -216,11 +216,17 @@ class EpisodeRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().close()
 
     def _picture(self) -> NumpyArray:
-        picture = self.render()
-        if not isinstance(picture, np.ndarray) or picture.ndim != 3:
+        picture: Any = self.render()
+        is_array = isinstance(picture, np.ndarray)
+        if is_array and picture.dtype.kind == "f" and picture.max(initial=0.0) <= 1.0:
+            picture = (255.0 * picture).astype(np.uint8)  # MinAtar draws floats from 0 to 1
+        has_colours = is_array and picture.ndim == 3 and picture.shape[2] >= 3
+        if not has_colours or picture.dtype.kind not in "iu":
+            found = f"{picture.dtype} of shape {picture.shape}" if is_array else kind_of(picture)
             raise ConfigError(
-                f"{self.spec.id if self.spec else self.env} drew {kind_of(picture)} as "
-                f"`rgb_array`; an array of height, width and colours was expected."
+                f"{self.spec.id if self.spec else self.env} drew {found} as `rgb_array`; an array "
+                f"of height, width and three colours was expected, of bytes or of floats from 0 to "
+                f"1. Draw one in its `render`, or in that of a wrapper."
             )
         return np.ascontiguousarray(picture[..., :3], dtype=np.uint8)
 

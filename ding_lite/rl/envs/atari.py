@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
+from gymnasium.vector import VectorEnv
 
 from ding_lite.errors import ConfigError, MissingExtraError, pip_line
 from ding_lite.rl.envs.checks.faults import Env
@@ -31,11 +32,14 @@ def play_atari(env: Env) -> Env:
         ) from error
 
 
-def check_is_game(env: Env, *, setting: str = "atari") -> None:
+def check_is_game(env: Env | VectorEnv[Any, Any, Any], *, setting: str = "atari") -> None:
     if not hasattr(env.unwrapped, "ale"):
+        fault = "no Atari game"
+        if isinstance(env, VectorEnv):
+            fault = "a vector, and games are wrapped before they are joined"
         raise ConfigError(
-            f"`{setting}` is on, but {type(env.unwrapped).__name__} is no Atari game. Leave "
-            f"it off, or take one such as ALE/Breakout-v5."
+            f"`{setting}` is on, but {type(env.unwrapped).__name__} is {fault}. Leave it off, or "
+            f"take the id of a game such as ALE/Breakout-v5."
         )
 
 

@@ -11,17 +11,17 @@ the sums of rewards.
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
+from weakref import WeakValueDictionary
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from ding_lite.errors import ConfigError, EnvError
 from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray
-from ding_lite.rl.envs.actions import ActionForm
+from ding_lite.rl.envs.actions import ActionForm, RandomActions
 from ding_lite.rl.envs.checks.faults import (
     Env as Env,
     close_all,
@@ -70,6 +70,10 @@ class Source(Protocol):
         """Close the environments. It may be called more than once."""
 
 
+_loops: WeakValueDictionary[int, EnvLoop] = WeakValueDictionary()
+"""The loop that steps an environment, by the identity of the environment."""
+
+
 class EnvLoop:
     """Steps plain environments one after the other.
 
@@ -79,6 +83,14 @@ class EnvLoop:
     def __init__(
         self, envs: Sequence[Env], *, seeds: Sequence[int], spec: EnvSpec, first_index: int = 0
     ) -> None:
+        ids = [id(env.unwrapped) for env in envs]
+        if len({*ids}) < len(ids) or any(one in _loops for one in ids):
+            raise ConfigError(
+                f"`{spec.env_id}` returned an environment that is in use already; a new one was "
+                f"expected at each call, because several are stepped together, and evaluations "
+                f"have their own. Make it there: lambda: gymnasium.make(...)."
+            )
+        _loops.update(dict.fromkeys(ids, self))
         self._envs = [
             CheckedEnv(env, index=index, spec=spec) for index, env in enumerate(envs, first_index)
         ]
@@ -147,6 +159,8 @@ class EnvLoop:
         return frames, returns, np.array(list(map(bool, histories)))
 
     def close(self) -> None:
+        for env in self._envs:
+            _loops.pop(id(env.unwrapped), None)
         close_all(self._envs)
 
     def _reset_one(self, index: int, frame: NumpyArray) -> None:
@@ -205,7 +219,7 @@ class NativeVector:
             mode = self._autoreset_mode()
             self._tells_last = mode == AutoresetMode.SAME_STEP
             self._check_processes(mode)
-            if mode == AutoresetMode.NEXT_STEP and env.num_envs > 1:
+            if not self._tells_last and env.num_envs > 1:
                 self._check_mask()
         except BaseException:
             self.close()
@@ -299,19 +313,22 @@ class NativeVector:
 
     def _check_mask(self) -> None:
         """Raise for an environment that resets all its members when `reset_mask` names one."""
+        seed, mask = self._seed, self._spec.action_mask(self.reset())
+        self._seed = seed
+        # After a step the environments differ from new ones, even if all episodes begin alike.
+        frames, *_ = self.step(RandomActions(self._spec, self._env.num_envs, seed=0).draw(mask))
         first_N = np.arange(self._env.num_envs) == 0
-        before = copy.deepcopy(self._reset(seed=self._seed)[0])
-        after, _ = self._reset(options={"reset_mask": first_N.copy()})
+        after, _ = self._reset(options={"reset_mask": first_N})
         with raising_env_errors(self._name, "reset"):
-            frames, frames_after = self._form.batch(before), self._form.batch(after)
+            frames_after = self._form.batch(after)
         self._returns_reset_only = len(frames_after) == 1
         if not self._returns_reset_only and not np.array_equal(frames[1:], frames_after[1:]):
             raise ConfigError(
-                f"{self._name} has the autoreset mode NEXT_STEP, which returns a false transition "
-                f"at each reset, and its `reset` ignores `reset_mask`, which would avoid that: one "
-                f"environment was named, and all were reset. Give the plain id or class of its "
-                f'environments, gymnasium.make_vec(..., vectorization_mode="sync"), or a vector '
-                f"with the autoreset mode SAME_STEP or DISABLED."
+                f"{self._name} ignores `reset_mask` at `reset`, which gives false transitions: one "
+                f"environment was named, and all were reset. Let it reset only those that the mask "
+                f"names, or give the plain id or class of its environments, "
+                f'gymnasium.make_vec(..., vectorization_mode="sync"), or a vector with the '
+                f"autoreset mode SAME_STEP."
             )
 
     def _batch(

@@ -123,20 +123,15 @@ def make_norm(
 ) -> RunningNorm | None:
     if not normalize_obs:
         return None
-    if spec.is_image:
-        raise ConfigError(
-            f"`normalize_obs` is on, but {spec.env_id} shows images, which are scaled to 0 to 1 "
-            f"anyway. Leave it off."
-        )
     packing = spec.packing
+    if spec.is_image or (packing is not None and (packing.is_bytes or packing.has_images)):
+        raise ConfigError(
+            f"`normalize_obs` is on, but the observations of {spec.env_id} have images or parts of "
+            f"bytes, which are not normalised. Leave it off. Bytes are scaled to 0 to 1 anyway; "
+            f"scale images of floats by a wrapper: gymnasium.wrappers.TransformObservation."
+        )
     if packing is None:
         return RunningNorm(spec.obs_shape[0], device=device)
-    if packing.is_bytes or packing.has_images:
-        raise ConfigError(
-            f"`normalize_obs` is on, but a part of the observations of {spec.env_id} is of bytes "
-            f"or an image, which are scaled to 0 to 1 anyway. Leave it off, or make vectors of "
-            f"floats of them with a wrapper."
-        )
     is_mask = np.zeros(packing.num_masked, dtype=np.bool_)
     only_I = np.concatenate((packing.is_normal(), is_mask))
     return RunningNorm(*packing.shape, only_I=only_I, device=device)

@@ -51,9 +51,11 @@ class Frames:
         frame_shape = (obs_shape[0] // stack, *obs_shape[1:])
         self._num_frames = _num_frames(stack, capacity)
         # The number of newest frames that are recognised. Environments take turns, so it must be
-        # several times their number.
-        self._window = _num_frames(stack, capacity) - capacity - 4 * stack
-        room = (self._num_frames - self._window) // (2 * stack)
+        # several times their number. A frame that is recognised late is overwritten soon, so the
+        # number is higher only if frames run out.
+        self._window = self._num_frames - capacity - 4 * stack
+        self._widest = max(self._window, self._num_frames // 2)
+        room = (self._num_frames - self._widest) // (2 * stack)
         self._at_once = max(1, min(ADD_AT_ONCE, room))
 
         # Frames are numbered in order, and number n is stored in row n % num_frames.
@@ -92,6 +94,9 @@ class Frames:
             oldest = max(oldest, self._add(serial_B, obs[few], side=0))
             oldest = max(oldest, self._add(serial_B, next_obs[few], side=1))
             self._forget_hashes()
+        num_held, used = serial + len(obs) - oldest, min(self._next_number, self._num_frames)
+        if used > 1.2 * num_held + self._num_frames - self._capacity:
+            self._window = self._widest
         return oldest
 
     def gather(self, slot_B: npt.NDArray[np.int64]) -> tuple[NumpyArray, NumpyArray]:
@@ -171,6 +176,7 @@ class Frames:
             "last_serial": self._last_serial[:used],
             "rows": self._rows,
             "next_number": self._next_number,
+            "window": self._window,
         }
 
     @staticmethod
@@ -190,7 +196,7 @@ class Frames:
         self._last_serial[:used] = state["last_serial"]
         self._last_serial[used:] = -1
         self._rows[:] = state["rows"]
-        self._next_number = int(state["next_number"])
+        self._next_number, self._window = int(state["next_number"]), int(state["window"])
         self._first_hashed = max(0, self._next_number - self._window)
 
         self._number_of_hash.clear()

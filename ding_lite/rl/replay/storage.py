@@ -113,10 +113,10 @@ class Storage:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         _check_layout(saved_layout(state), self.layout)
+        if self._frames is not None:  # first, as it may refuse the state
+            self._frames.load_state_dict(state["frames"])
         for name, array in state["arrays"].items():
             self._arrays[name][: len(array)] = array
-        if self._frames is not None:
-            self._frames.load_state_dict(state["frames"])
 
 
 class DeviceStorage:

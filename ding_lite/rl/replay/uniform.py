@@ -296,8 +296,9 @@ class ReplayBuffer:
             return
         self._has_said_so = True
         logger.warning(
-            "a replay for %d transitions has room for %d of them only: their observations share "
-            "fewer frames than long episodes do. Is `frame_stack` of the spec right?",
+            "a replay for %d transitions has room for %d of them now: their observations share few "
+            "frames, as those of short episodes or very many environments do. Is `frame_stack` of "
+            "the spec right?",
             self.capacity,
             room,
         )

@@ -199,13 +199,39 @@ class Blind(gymnasium.Env[Any, Any]):
         return np.zeros(2, dtype=np.float32), {}
 
 
-def test_an_environment_that_draws_nothing_is_named() -> None:
-    class Silent(Blind):
-        def render(self) -> Any:
-            return None
+class Painter(Blind):
+    def __init__(self, picture: Any) -> None:
+        self.picture = picture
 
-    with pytest.raises(ConfigError, match="drew None as `rgb_array`"):
-        EpisodeRecorder(Silent(), lambda fps: GifWriter(Path("x.gif"), fps=fps)).reset()
+    def step(self, action: Any) -> Any:
+        return np.zeros(2, dtype=np.float32), 0.0, False, False, {}
+
+    def render(self) -> Any:
+        return self.picture
+
+
+@pytest.mark.parametrize(
+    ("picture", "found"),
+    [
+        (None, "None"),
+        (np.zeros((4, 4), np.uint8), r"uint8 of shape \(4, 4\)"),
+        (np.zeros((4, 4, 1), np.uint8), r"uint8 of shape \(4, 4, 1\)"),
+        (np.full((4, 4, 3), 255.0), r"float64 of shape \(4, 4, 3\)"),
+    ],
+)
+def test_what_is_no_picture_in_colours_is_named(picture: Any, found: str) -> None:
+    with pytest.raises(ConfigError, match=f"drew {found} as `rgb_array`"):
+        EpisodeRecorder(Painter(picture), lambda fps: GifWriter(Path("x.gif"), fps=fps)).reset()
+
+
+def test_pictures_of_floats_are_not_black(tmp_path: Path) -> None:
+    writer = GifWriter(tmp_path / "x.gif", fps=10)
+    recorder = EpisodeRecorder(Painter(np.ones((4, 4, 3))), lambda fps: writer)
+    recorder.reset()
+    recorder.step(0)
+    writer.finish()
+    with Image.open(tmp_path / "x.gif") as image:
+        assert image.convert("RGB").getextrema() == ((255, 255),) * 3
 
 
 def test_an_environment_that_cannot_be_drawn_is_refused(tmp_path: Path) -> None:

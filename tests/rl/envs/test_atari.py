@@ -79,6 +79,9 @@ def test_what_is_no_atari_game_is_refused():
         make_envs("CartPole-v1", 1, wrappers=[play_atari])
     with pytest.raises(ConfigError, match="`end_at_life_loss` is on, but CartPoleEnv is no Atari"):
         make_envs("CartPole-v1", 1, end_at_life_loss=True)
+    games = gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")])
+    with pytest.raises(ConfigError, match=r"SyncVectorEnv is a vector, .* before they are joined"):
+        make_envs(games, end_at_life_loss=True)
 
 
 @pytest.mark.optional

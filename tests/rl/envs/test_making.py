@@ -205,10 +205,29 @@ def test_envpool_makes_the_transitions_of_plain_environments(num_envs):
         assert check_transitions(envs, steps=100) > 1
 
 
-def test_one_that_cannot_be_reset_in_part_is_refused():
+class BeginsAlike(gymnasium.vector.VectorWrapper):
+    metadata: Any = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
+
+    def reset(self, *, seed=None, options=None):
+        return self.env.reset(seed=seed, options={"low": 0.0, "high": 0.0})
+
+
+@pytest.mark.parametrize("wrapper", [lambda vector: vector, BeginsAlike])
+def test_one_that_cannot_be_reset_in_part_is_refused(wrapper):
     vector = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
     with pytest.raises(ConfigError, match=r"all were reset.*vectorization_mode=\"sync\""):
-        make_envs(vector)
+        make_envs(wrapper(vector))
+
+
+def test_a_function_that_returns_the_same_environment_again_is_refused():
+    env = cartpole()
+    told = "`lambda` returned an environment that is in use"
+    with pytest.raises(ConfigError, match=told):
+        make_envs(lambda: env, 2, mode="sync")
+    with make_envs(lambda: env, 1), pytest.raises(ConfigError, match=told):
+        make_envs(lambda: gymnasium.wrappers.TimeLimit(env, 5), 1)
+    with make_envs(lambda: env, 1) as envs:  # the first ones are closed
+        assert check_transitions(envs, steps=20)
 
 
 def test_a_time_limit_of_a_function_that_makes_a_vector_environment_is_refused() -> None:

@@ -135,7 +135,7 @@ def test_a_mask_that_reset_has_not_is_refused(mode):
         return gymnasium.vector.SyncVectorEnv([lambda: masked(Partly())] * num_envs)
 
     env = vector if mode == "native" else lambda: masked(Partly())
-    with make_envs(env, 2, mode=mode) as envs, pytest.raises(EnvError, match=r"from `reset` too"):
+    with pytest.raises(EnvError, match=r"from `reset` too"), make_envs(env, 2, mode=mode) as envs:
         envs.step(np.zeros(2, dtype=np.int64))
 
 

@@ -215,7 +215,7 @@ def test_images_of_a_tree_that_are_too_small_for_a_torso_are_refused():
         DQN(SPEC, DQNConfig(torso="nature"))
     flat = DQN(SPEC, DQNConfig(torso="mlp"))
     assert flat.weights()["torso.0.weight"].shape[1] == 3 * 81 + 3 + 2 + 64
-    with pytest.raises(ConfigError, match="is of bytes or an image"):
+    with pytest.raises(ConfigError, match="have images or parts of bytes"):
         DQN(SPEC, DQNConfig(normalize_obs=True))
 
 

@@ -1,5 +1,6 @@
 import logging
 from dataclasses import fields
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,22 @@ def test_a_replay_of_stacks_holds_its_full_capacity(num_envs, n, caplog):
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+def test_many_environments_leave_a_replay_most_of_its_capacity():
+    spec, num_envs, capacity = spec_of(4), 200, 5_000
+    replay, again = (ReplayBuffer(spec, capacity=capacity) for _ in range(2))
+    screens = Screens(spec, num_envs, episode_length=500)
+    n_step = NStep(3, 0.9, num_envs)
+    for _ in range(3 * capacity // num_envs):
+        replay.add(n_step(screens.step()))
+    assert len(replay) > 0.95 * capacity
+    again.load_state_dict(replay.state_dict())
+    for _ in range(capacity // num_envs):
+        for each, transitions in product((replay, again), [n_step(screens.step())]):
+            each.add(transitions)
+    saved, loaded = (each.state_dict()["storage"]["frames"] for each in (replay, again))
+    assert saved["next_number"] == loaded["next_number"]
+
+
 def test_observations_that_share_no_frames_leave_room_for_fewer(caplog):
     replay, rng = PrioritizedReplay(spec_of(4), capacity=4_000), np.random.default_rng(0)
     given: list[dict[str, Any]] = []
@@ -217,6 +234,11 @@ def test_stacks_of_another_number_of_frames_are_refused():
     collect(replay, Screens(spec_of(4), 2), 10)
     with pytest.raises(ShapeError, match=r"has shape \(2, 2, 6, 5\)"):
         collect(replay, Screens(spec_of(2), 2), 1)
-    other = ReplayBuffer(spec_of(2, shape=(2, *SHAPE)), capacity=50)  # stacks of the same shape
+    spec = spec_of(2, shape=(2, *SHAPE))  # stacks of the same shape
+    other = PrioritizedReplay(spec, capacity=50)
+    given = collect(other, Screens(spec, 2, seed=1), 10)
+    replay = PrioritizedReplay(spec_of(4), capacity=50)
+    collect(replay, Screens(spec_of(4), 2), 10)
     with pytest.raises(CheckpointError, match="Was it saved with another `frame_stack`"):
         other.load_state_dict(replay.state_dict())
+    assert_holds(other, given)
