@@ -212,8 +212,10 @@ def make_plan(
         maker = EnvMaker.of(maker, args=ATARI_ARGS, wrappers=[play_atari])
         usual["frame_stack"] = FRAME_STACK
     values = values.but("default", **usual, target=maker.reward_threshold)
-    asked = values.source("eval_every")
-    if asked in ("given", "file", "run") and "eval_share" not in values:
+    asked, share = values.source("eval_every"), values.source("eval_share")
+    # The config.json of a run has a share in any case.
+    is_usual = (asked, share) == ("given", "file") and bool(choices.in_file.described)
+    if asked in ("given", "file", "run") and (is_usual or "eval_share" not in values):
         values = values.but(asked, eval_share=None)
     if vector is not None:
         values = _of_vector(vector, values)
