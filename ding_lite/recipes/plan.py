@@ -303,6 +303,11 @@ def _check_all_names(
             f"`search` in {in_file.place} is of `evolve`, which has agents to search with; `train` "
             f"has one. Leave it out, or evolve."
         )
+    if in_file.values.get("compile") and "population" in known:
+        raise ConfigError(
+            f"`compile` in {in_file.place} is of `train`; networks that evolve are not compiled. "
+            f"Leave it out."
+        )
 
 
 def _check_names(policy: str, given: Iterable[str], known: list[str]) -> None:

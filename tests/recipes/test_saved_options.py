@@ -143,6 +143,12 @@ def test_a_search_is_refused_for_a_single_agent() -> None:
         make_plan("dqn", "CartPole-v1", {}, Choices(config="mine.toml"))
 
 
+def test_a_compiler_is_refused_for_a_population() -> None:
+    Path("mine.toml").write_text("compile = 'graph'\n")
+    with pytest.raises(ConfigError, match=r"`compile` in mine\.toml is of `train`; .* Leave it out"):
+        plan_evolution("dqn", "CartPole-v1", None, {}, Choices(config="mine.toml"))
+
+
 def test_an_evolution_goes_on_and_is_repeated_with_its_search() -> None:
     bounds: Any = np.array([1e-3, 1e-2], np.float32)
     search = Search(
