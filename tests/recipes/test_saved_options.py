@@ -145,7 +145,7 @@ def test_a_search_is_refused_for_a_single_agent() -> None:
 
 def test_a_compiler_is_refused_for_a_population() -> None:
     Path("mine.toml").write_text("compile = 'graph'\n")
-    with pytest.raises(ConfigError, match=r"`compile` in mine\.toml is of `train`; .* Leave it out"):
+    with pytest.raises(ConfigError, match=r"`compile` in mine\.toml is of `train`; .*Leave it"):
         plan_evolution("dqn", "CartPole-v1", None, {}, Choices(config="mine.toml"))
 
 

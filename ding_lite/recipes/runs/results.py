@@ -271,11 +271,8 @@ def read_result(directory: Path) -> Result:
 
 
 def _no_run(name: str) -> str:
-    damaged = (
-        f" Its {CONFIG} is damaged, or of another program."
-        if (Path(name) / CONFIG).exists()
-        else ""
-    )
+    has_config = (Path(name) / CONFIG).exists()
+    damaged = f" Its {CONFIG} is damaged, or of another program." if has_config else ""
     known = [str(run) for run in runs_in(Path("runs")) if run.is_dir() and run != Path(name)]
     listed = f" Runs here are: {', '.join(known[:8])}." if known else ""
     return (

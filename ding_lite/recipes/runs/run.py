@@ -108,7 +108,7 @@ class Run:
         self._started = clock.now()
         self._lock: files.Lock | None = None
         self._locked: os.stat_result | None = None
-        """The directory that is locked, which `check_directory` compares."""
+        """The directory that is locked, which `_check_directory` compares."""
         self._has_new_goal = False
         """Whether a resumed run ends at other env steps, or another target, than before."""
 
@@ -156,7 +156,7 @@ class Run:
         """The maximum of env steps."""
         return self.options.max_env_steps
 
-    def check_directory(self) -> None:
+    def _check_directory(self) -> None:
         """Raise SaveError if the directory was moved or removed: another run may be there now."""
         with suppress(FileNotFoundError, NotADirectoryError):
             if self._locked is None or os.path.samestat(self._locked, self.directory.stat()):
@@ -211,7 +211,7 @@ class Run:
             A middleware that reports the seconds, to be placed before `jsonl` and `curve`.
         """
         recorder = Recorder(self.directory, task.draw, self._clock)
-        check = self.check_directory
+        check = self._check_directory
         self.stages = StageSeconds(every=every, clock=self._clock, recorder=recorder, check=check)
         task.use_step_wrapper(self.stages.wrap)
         return self.stages
@@ -308,7 +308,7 @@ class Run:
             played = last.get(EPISODES_PER_COLLECTOR)
             result["criterion"] = "seed"
             result[EPISODES_PER_COLLECTOR] = None if played is None else int(played)
-        self.check_directory()
+        self._check_directory()
         if judged.delivered == "last" and deliver is not None:
             deliver(verdict.mean_return)
         with replacing(self.directory / files.RESULT) as unfinished:

@@ -613,11 +613,11 @@ def test_nodes_may_know_the_run_of_their_program(tmp_path: Path) -> None:
         known.__exit__(None, None, None)
         with pytest.raises(ConfigError, match="Another process"):
             Run("mine", options(out=tmp_path, resume=True)).__enter__()
-        known.check_directory()
+        known._check_directory()
         tmp_path.rename(tmp_path.with_name("moved"))
         tmp_path.mkdir()
         with pytest.raises(SaveError, match="was moved or removed"):
-            known.check_directory()
+            known._check_directory()
 
 
 def test_the_command_is_written_down_and_the_result_goes_when_the_run_goes_on(
