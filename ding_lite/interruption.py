@@ -18,6 +18,9 @@ from typing import NoReturn
 
 from ding_lite.errors import DingLiteError
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that end a program."""
+
 
 class Terminated(SystemExit):
     """SIGTERM has ended this node but not its job; the exit code is 143, as shells expect."""
@@ -51,6 +54,23 @@ class Interruption:
 
 
 _CURRENT: ContextVar[Interruption | None] = ContextVar("ding_lite_interruption", default=None)
+
+
+@contextmanager
+def postponed() -> Iterator[None]:
+    """Defer signals that end a program to the end of a `with` block, so that it completes."""
+    came: list[int] = []
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for signum in ENDING:
+            before[signum] = signal.signal(signum, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def is_interrupted() -> bool:

@@ -18,6 +18,7 @@ from ding_lite.cli.parsing.commands import COMMANDS
 from ding_lite.cli.parsing.parsers import parse
 from ding_lite.errors import DingLiteError, EnvError, printable
 from ding_lite.exit_codes import DONE, FAILED, INTERRUPTED, exit_code_of
+from ding_lite.interruption import postponed
 from ding_lite.io.files import naming, why
 
 
@@ -33,7 +34,9 @@ def main(words: Sequence[str] | None = None) -> int:
             options = parse(sys.argv[1:] if words is None else words)
             name = f"ding-lite {options.command}"
             module, function = COMMANDS[options.command].function
-            code: int | None = getattr(import_module(module), function)(options)
+            with postponed():  # Ctrl-C in the import of PyTorch may abort the process
+                command = getattr(import_module(module), function)
+            code: int | None = command(options)
             return code or DONE
         finally:
             sys.stdout.flush()

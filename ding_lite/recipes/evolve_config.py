@@ -29,6 +29,7 @@ from ding_lite.runtime.task import Task
 from ding_lite.settings.config import suggests
 from ding_lite.settings.rules import COUNT, NOT_NEGATIVE, SHARE, setting
 
+LOWERED_BY_SMOKE = ("eval_every", "eval_episodes", "eval_limit")
 _SMOKE_GENERATION, _SMOKE_EPISODE = 500, 50
 _MOST_OF_LEARNING, _SHORT_EPISODE = 4, 500
 

@@ -212,8 +212,10 @@ def make_plan(
         maker = EnvMaker.of(maker, args=ATARI_ARGS, wrappers=[play_atari])
         usual["frame_stack"] = FRAME_STACK
     values = values.but("default", **usual, target=maker.reward_threshold)
-    asked = values.source("eval_every")
-    if asked in ("given", "file", "run") and "eval_share" not in values:
+    asked, share = values.source("eval_every"), values.source("eval_share")
+    # The config.json of a run has a share in any case.
+    is_usual = (asked, share) == ("given", "file") and bool(choices.in_file.described)
+    if asked in ("given", "file", "run") and (is_usual or "eval_share" not in values):
         values = values.but(asked, eval_share=None)
     if vector is not None:
         values = _of_vector(vector, values)
@@ -300,6 +302,11 @@ def _check_all_names(
         raise ConfigError(
             f"`search` in {in_file.place} is of `evolve`, which has agents to search with; `train` "
             f"has one. Leave it out, or evolve."
+        )
+    if in_file.values.get("compile") and "population" in known:
+        raise ConfigError(
+            f"`compile` in {in_file.place} is of `train`; networks that evolve are not compiled. "
+            f"Leave it out."
         )
 
 

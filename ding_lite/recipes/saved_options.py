@@ -27,6 +27,7 @@ from ding_lite.io.reading import read_file
 from ding_lite.io.signature import is_signed
 from ding_lite.options.run_options import OF_FILES
 from ding_lite.options.words import Searched, searched
+from ding_lite.recipes.evolve_config import LOWERED_BY_SMOKE
 from ding_lite.recipes.runs.directory import (
     code_of,
     read_description,
@@ -136,6 +137,10 @@ def read_config(path: Path) -> SavedOptions:
             described = read_description(path)
             if not isinstance(described.get("config"), dict):
                 raise ValueError("it is no config.json of a run, as it has no `config`")
+            if (described.get("options") or {}).get("smoke"):  # which has lowered these values
+                described["options"].pop("max_env_steps", None)
+                for name in LOWERED_BY_SMOKE if "population" in described["config"] else ():
+                    described["config"].pop(name, None)
             return _of_run(path, described)
         content = read_file(path, most=_MOST_BYTES)
         values = tomllib.loads(content.decode("utf-8-sig"))  # editors on Windows add a BOM

@@ -130,12 +130,18 @@ def run_plan(plan: RunPlan) -> TrainResult:
             ctx, evaluate = _run(plan, run, policy, envs, eval_envs, keep_best)
             best = _best_before(run, ctx)
             confirmed = evaluate.final(ctx.get("env_step", 0))
-            numbers = run.judge(
-                policy, eval_share=config.eval_share, confirmed=confirmed, best=best
-            )
-            if numbers.get("delivered") == "last":
+
+            def deliver(mean_return: float) -> None:
                 put_best_aside(run.directory)
-                keep_best.save(policy, ctx, numbers["eval_return"])
+                keep_best.save(policy, ctx, mean_return)
+
+            numbers = run.judge(
+                policy,
+                eval_share=config.eval_share,
+                confirmed=confirmed,
+                best=best,
+                deliver=deliver,
+            )
             run.explain(numbers, try_next=_few_evaluations(evaluate.count, config, numbers))
     return TrainResult(
         policy=policy, directory=run.shown, solved=numbers["solved"], numbers=numbers

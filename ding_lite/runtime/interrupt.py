@@ -28,9 +28,8 @@ from types import FrameType
 from typing import Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
-from ding_lite.interruption import Interruption, handle_as_new_program
+from ding_lite.interruption import ENDING, Interruption, handle_as_new_program
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 REPEAT_S = 0.5
 """Seconds within which the same signal counts as one."""
 
@@ -122,7 +121,7 @@ def interruptible(
 
     before = {}
     if threading.current_thread() is threading.main_thread():
-        for signum in _SIGNALS:
+        for signum in ENDING:
             if not _is_the_programs(signal.getsignal(signum)):
                 before[signum] = signal.signal(signum, handle)
     try:
@@ -138,23 +137,6 @@ def _is_the_programs(handler: object) -> bool:
         return not isinstance(getattr(handler.func, "__self__", None), asyncio.Runner)
     known = (signal.default_int_handler, signal.SIG_DFL)
     return handler not in known and type(handler) is not DeferredSigint
-
-
-@contextmanager
-def postponed() -> Iterator[None]:
-    """Defer signals that end a program to the end of a `with` block, so that it completes."""
-    came: list[int] = []
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        for signum in _SIGNALS:
-            before[signum] = signal.signal(signum, lambda number, frame: came.append(number))
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
-        for number in came:
-            signal.raise_signal(number)
 
 
 def _announce(signum: int, end: Callable[[int], None]) -> None:

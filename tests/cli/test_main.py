@@ -91,6 +91,17 @@ print("loaded", [name for name in {SLOW!r} if name in sys.modules], code)
     assert out.splitlines()[-1] == f"loaded [] {2 if '--node' in words else 0}"
 
 
+def test_ctrl_c_waits_for_the_import_of_a_command(tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "slow_command.py").write_text(
+        "import signal\nsignal.raise_signal(signal.SIGINT)\ndef run(options): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(COMMANDS["env"], "function", ("slow_command", "run"))
+    assert main(["env"]) == 130
+    assert capsys.readouterr().err == "ding-lite env: interrupted\n"
+    assert sys.modules.pop("slow_command").run
+
+
 def test_the_version_is_that_of_the_package(tmp_path: Path) -> None:
     import ding_lite
 

@@ -215,6 +215,15 @@ def test_a_wrong_environment_is_explained_without_a_traceback(typed: Typed, fold
     assert error.startswith("ding-lite run: DING_LITE_TOPOLOGY is 'ring'; expected is one of")
 
 
+def test_a_key_that_cannot_be_made_is_one_sentence_before_nodes_start(typed, folder) -> None:
+    words = ["run", "program:main", "--nodes", "2", "--protocol", "tcp"]
+    code, out, error = typed(folder, *words, XDG_STATE_HOME=str(folder / "program.py"))
+    assert (code, out) == (2, "")
+    assert error.startswith("ding-lite run: The directory ")
+    assert error.endswith("Set XDG_STATE_HOME to a directory of yours, or give a `key_file`.\n")
+    assert error.count("\n") == 1
+
+
 # -- the summary ---------------------------------------------------------------------------
 
 

@@ -174,12 +174,18 @@ def test_no_setting_of_a_policy_has_the_name_of_one_of_training(name: str) -> No
 
 def test_only_a_user_lifts_the_share_of_evaluations(tmp_path: Path) -> None:
     (file := tmp_path / "slow.toml").write_text("eval_every = 700\n")
+    (chosen := tmp_path / "few.toml").write_text("eval_share = 0.3\n")
+    run = begun(tmp_path, eval_every=700, eval_share=0.1) / "config.json"
     for given, config, share in (
         ({}, None, 0.1),  # a preset says how often they may be due
         ({"eval_episodes": 1}, None, 0.1),
         ({"eval_every": 500}, None, None),
         ({}, file, None),
         ({"eval_every": 500, "eval_share": 0.2}, None, 0.2),
+        ({"eval_every": 500}, chosen, 0.3),
+        ({}, run, 0.1),
+        ({"eval_every": 500}, run, None),
+        ({"eval_every": 500, "eval_share": 0.2}, run, 0.2),
     ):
         made = make_plan("dqn", "CartPole-v1", given, Choices(config=config))
         assert made.settings["eval_share"] == share, given

@@ -143,6 +143,12 @@ def test_a_search_is_refused_for_a_single_agent() -> None:
         make_plan("dqn", "CartPole-v1", {}, Choices(config="mine.toml"))
 
 
+def test_a_compiler_is_refused_for_a_population() -> None:
+    Path("mine.toml").write_text("compile = 'graph'\n")
+    with pytest.raises(ConfigError, match=r"`compile` in mine\.toml is of `train`; .*Leave it"):
+        plan_evolution("dqn", "CartPole-v1", None, {}, Choices(config="mine.toml"))
+
+
 def test_an_evolution_goes_on_and_is_repeated_with_its_search() -> None:
     bounds: Any = np.array([1e-3, 1e-2], np.float32)
     search = Search(
@@ -199,6 +205,25 @@ def test_a_run_of_a_policy_and_an_evolution_are_not_repeated_as_each_other(begun
     for choices in (Choices(config=out / "config.json"), Choices(out=out, resume=True)):
         with pytest.raises(ConfigError, match=f"are those of `{begun}`, and `{then}` has others"):
             plan(then, choices)
+
+
+@pytest.mark.parametrize("program", ["dqn", "evolve-dqn"])
+def test_the_description_of_a_trial_does_not_make_a_run_of_it_a_trial(program: str) -> None:
+    def plan(**more: Any) -> RunPlan:
+        choices = Choices(**more)
+        if program == "dqn":
+            return make_plan("dqn", "CartPole-v1", {"lr": 0.5, "eval_every": 90}, choices)
+        return plan_evolution("dqn", "CartPole-v1", None, {"lr": 0.5}, choices)
+
+    made = plan(out=Path("here"), smoke=True, max_env_steps=50_000)
+    with Run(program, made.options, config=made.described):
+        pass
+    saved, whole = plan(config=Path("here/config.json")), plan()
+    assert (saved.options.max_env_steps, saved.config) == (
+        whole.options.max_env_steps,
+        whole.config,
+    )
+    assert saved.policy_config.lr == 0.5
 
 
 def test_a_run_of_another_environment_gives_its_settings_alone() -> None:

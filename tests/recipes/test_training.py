@@ -130,6 +130,20 @@ def test_a_last_policy_that_is_better_than_the_best_evaluated_one_is_delivered(
     )
 
 
+def test_a_run_has_no_result_before_it_has_the_policy_that_this_is_of(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ding_lite.recipes.training.put_best_aside", killed)
+    assert (here / "result.json").exists()
+    with pytest.raises(KeyboardInterrupt):
+        train(out=here, resume=True, **EVALUATED)
+    assert not (here / "result.json").exists()
+    assert load_checkpoint(here / "best").meta["env_step"] < 160
+
+
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_finished_run_goes_on_from_its_best_evaluation_whatever_it_has_delivered(
     here: Path, is_killed: bool

@@ -12,8 +12,9 @@ from typing import Any, Self
 
 import pytest
 
+from ding_lite.interruption import postponed
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.interrupt import REPEAT_S, DeferredSigint, interruptible, postponed
+from ding_lite.runtime.interrupt import REPEAT_S, DeferredSigint, interruptible
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.task import Task

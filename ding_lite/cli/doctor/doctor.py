@@ -233,7 +233,8 @@ def _memory() -> Iterator[Finding]:
 def _shared_memory() -> Iterator[Finding]:
     path = Path("/dev/shm")
     if not path.is_dir() or not os.access(path, os.W_OK):
-        advice = "Weights cannot pass from node to node: mount a tmpfs there."
+        advice = "Mount a tmpfs there: environments in worker processes need it, and without it "
+        advice += "weights go from node to node by socket, which is slower."
         yield Finding("fail", "shared memory", f"{path} cannot be written to", advice)
         return
     free = shutil.disk_usage(path).free

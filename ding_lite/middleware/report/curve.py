@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.middleware.checks import number
 from ding_lite.middleware.report.log import as_text
-from ding_lite.middleware.report.reporter import ending
+from ding_lite.middleware.report.reporter import ending, is_of_files
 from ding_lite.middleware.report.style import (
     BLUE,
     ORANGE,
@@ -167,7 +167,8 @@ class Curve:
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         with ending("curve", (error,)):
-            self._draw()
+            if not is_of_files((error,)):
+                self._draw()
 
     def state_dict(self) -> dict[str, Any]:
         return {name: series.state() for name, series in self._series.items()}

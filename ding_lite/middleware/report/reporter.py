@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ding_lite.errors import MissingExtraError, pip_line
+from ding_lite.errors import MissingExtraError, SaveError, pip_line
 from ding_lite.middleware.checks import Period, number
 from ding_lite.middleware.report.throughput import STAGE_SECONDS, is_measured
 from ding_lite.runtime.context import Context
@@ -63,7 +63,7 @@ class Reporter(ABC):
     def __exit__(self, *error: object) -> None:
         with ending(name_of(self), error):
             try:
-                if not self._is_reported:
+                if not (self._is_reported or is_of_files(error)):
                     self._before_end = self._state()
                     self._report()
             finally:
@@ -112,6 +112,11 @@ class Reporter(ABC):
             ]
         self._fresh, self._is_reported = set(), True
         self.write({name: number(name, self._newest[name]) for name in names}, self._x)
+
+
+def is_of_files(error: tuple[object, ...]) -> bool:
+    """Return whether a run ends as its directory is full, or was replaced by another one."""
+    return any(isinstance(one, SaveError) for one in error)
 
 
 @contextmanager

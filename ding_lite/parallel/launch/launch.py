@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from ding_lite.errors import ConfigError
+from ding_lite.interruption import postponed
 from ding_lite.io.files import limit_of
 from ding_lite.io.importing import refuse_while_importing
 from ding_lite.io.memory import check_fits
@@ -46,7 +47,6 @@ from ding_lite.parallel.network.topology import NodeSpec, Topology
 from ding_lite.parallel.supervise.local_engine import LocalEngine
 from ding_lite.parallel.supervise.node_process import Call, NodeProcess
 from ding_lite.parallel.supervise.supervisor import run_job
-from ding_lite.runtime.interrupt import postponed
 from ding_lite.runtime.messaging.labels import describe_node, several
 from ding_lite.runtime.messaging.local_router import LocalRouter, labels_of_environment
 from ding_lite.runtime.messaging.router import Router, current_router, use_router_in_process

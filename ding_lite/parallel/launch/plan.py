@@ -16,7 +16,7 @@ from ding_lite.parallel.network.address import (
     free_ports,
     job_name,
 )
-from ding_lite.parallel.network.security import load_key
+from ding_lite.parallel.network.security import load_key, user_key
 from ding_lite.parallel.network.topology import (
     HUB,
     Growth,
@@ -173,6 +173,8 @@ class JobPlan:
         if self.protocol == "ipc":
             where = [str(directory.socket_of(node_id)) for node_id in range(self.num_nodes)]
         else:
+            if self.key_file is None:
+                user_key()  # report a key that cannot be made once, not from each node
             host = self.address or LOOPBACK
             ports = self.ports or free_ports(host, self.num_nodes)
             where = [str(Address("tcp", host, port)) for port in ports]

@@ -7,6 +7,7 @@ wait while a hundred megabytes are copied.
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 import zlib
@@ -16,6 +17,7 @@ from queue import Queue
 from typing import Any
 
 from ding_lite.errors import CodecError
+from ding_lite.io.files import limit_of
 from ding_lite.log import Throttle
 from ding_lite.parallel.memory.copying import copy_all
 from ding_lite.parallel.memory.pool import Pool, parts, places
@@ -88,11 +90,11 @@ class SharedSender:
             try:
                 return self._segment_for(key, slot_bytes_of(borrowed)).write(borrowed)
             except OSError as error:
-                text = (
-                    "`%s` is sent by socket, which is slower: there is no room for it in "
-                    "/dev/shm (%s). Give it more; in a container, with `--shm-size`."
-                )
-                self._throttle.once(logging.WARNING, "no room", text, key, error)
+                advice = limit_of(error)
+                if error.errno == errno.ENOSPC:
+                    advice = "Give it more room; in a container, with `--shm-size`."
+                text = "`%s` is sent by socket, which is slower: /dev/shm did not take it (%s). "
+                self._throttle.once(logging.WARNING, "no room", text + advice, key, error)
                 return None
 
     def _segment_for(self, key: str, slot_bytes: int) -> Segment:

@@ -6,7 +6,7 @@ import glob
 import json
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -137,8 +137,7 @@ def find_results(patterns: Iterable[str]) -> list[Result]:
         # A path that is there is itself, even if it has the brackets of a pattern.
         names = [] if Path(pattern).exists() else sorted(glob.glob(pattern), key=by_number)
         matched = list(map(Path, names)) or [Path(pattern)]
-        inside = [run for path in matched for run in runs_in(path) if run == path or _is_ours(run)]
-        results = [read_result(directory) for directory in inside]
+        results = [result for path in matched for result in _results_in(path)]
         if not results:
             raise ConfigError(_no_run(pattern))
         found |= {result.directory.resolve(): result for result in results}
@@ -218,21 +217,32 @@ def _format(value: object) -> str:
 
 def runs_in(path: Path) -> list[Path]:
     """Return the directories of all runs in a folder; the path itself if it is a run or missing."""
-    if not path.is_dir() or any((path / name).is_file() for name in _OF_RUNS):
+    if not path.is_dir() or _is_run(path):
         return [path]
     found = {file.parent for name in _OF_RUNS for file in path.rglob(name)}
-    return sorted(found, key=by_number)
+    return sorted(filter(_is_run, found), key=by_number)
 
 
-def _is_ours(directory: Path) -> bool:
-    """Return whether a directory is a run; other programs have a `metrics.jsonl`, too."""
-    if not (directory / CONFIG).exists():
+def _is_run(directory: Path) -> bool:
+    """Return whether a directory has rows, or a description that is not another program's."""
+    if (directory / METRICS).is_file():
+        return True
+    try:
+        described = parse_json(read_file(directory / CONFIG, most=_END_BYTES))
+    except (OSError, ValueError):  # it may be damaged
+        return (directory / CONFIG).is_file()
+    return isinstance(described, dict) and isinstance(described.get("example"), str)
+
+
+def _results_in(path: Path) -> Iterator[Result]:
+    """Read all runs in a folder; one that is damaged is left out, unless it is the path itself."""
+    for directory in runs_in(path):
         try:
-            read_result(directory)
+            yield read_result(directory)
         except ConfigError as error:
+            if directory == path:
+                raise
             logger.warning("%s is left out: %s", directory, error)
-            return False
-    return True
 
 
 def read_result(directory: Path) -> Result:
@@ -261,8 +271,9 @@ def read_result(directory: Path) -> Result:
 
 
 def _no_run(name: str) -> str:
-    damaged = f" Its {CONFIG} is damaged." if (Path(name) / CONFIG).exists() else ""
-    known = [str(run) for run in runs_in(Path("runs")) if run.is_dir()]
+    has_config = (Path(name) / CONFIG).exists()
+    damaged = f" Its {CONFIG} is damaged, or of another program." if has_config else ""
+    known = [str(run) for run in runs_in(Path("runs")) if run.is_dir() and run != Path(name)]
     listed = f" Runs here are: {', '.join(known[:8])}." if known else ""
     return (
         f"There is no run in {named(name)}: a directory with a {CONFIG} or a {METRICS} was "

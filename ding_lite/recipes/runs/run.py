@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
-from ding_lite.errors import CheckpointError, ConfigError, NodeFailed
-from ding_lite.io.files import naming
+from ding_lite.errors import CheckpointError, ConfigError, NodeFailed, SaveError
+from ding_lite.io.files import replacing
 from ding_lite.io.importing import refuse_while_importing
 from ding_lite.log import passing_warnings, write_to_stderr
 from ding_lite.middleware.checkpoints.resume import resume
@@ -105,6 +107,8 @@ class Run:
         self._clock = clock
         self._started = clock.now()
         self._lock: files.Lock | None = None
+        self._locked: os.stat_result | None = None
+        """The directory that is locked, which `_check_directory` compares."""
         self._has_new_goal = False
         """Whether a resumed run ends at other env steps, or another target, than before."""
 
@@ -113,6 +117,7 @@ class Run:
             return self
         files.make_directory(self.shown)
         self._lock = files.Lock(self.shown)
+        self._locked = self.directory.stat()
         try:
             self._take_directory()
         except BaseException:
@@ -150,6 +155,17 @@ class Run:
     def max_env_steps(self) -> int:
         """The maximum of env steps."""
         return self.options.max_env_steps
+
+    def _check_directory(self) -> None:
+        """Raise SaveError if the directory was moved or removed: another run may be there now."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if self._locked is None or os.path.samestat(self._locked, self.directory.stat()):
+                return
+        raise SaveError(
+            f"The directory {self.shown} was moved or removed while the run worked in it. The run "
+            f"ends, as another one may be there now. Go on with it where its files are: "
+            f"--resume --out DIR."
+        )
 
     def resume(self, parts: Mapping[str, object], *, stop_at: float | None = None) -> None:
         """Restore all parts from the run's checkpoint, if there is one.
@@ -195,7 +211,8 @@ class Run:
             A middleware that reports the seconds, to be placed before `jsonl` and `curve`.
         """
         recorder = Recorder(self.directory, task.draw, self._clock)
-        self.stages = StageSeconds(every=every, clock=self._clock, recorder=recorder)
+        check = self._check_directory
+        self.stages = StageSeconds(every=every, clock=self._clock, recorder=recorder, check=check)
         task.use_step_wrapper(self.stages.wrap)
         return self.stages
 
@@ -230,6 +247,7 @@ class Run:
         eval_share: float | None = None,
         confirmed: Played | None = None,
         best: Mapping[str, Any] | None = None,
+        deliver: Callable[[float], object] | None = None,
     ) -> dict[str, Any]:
         """Play 20 fresh greedy episodes with the trained policy.
 
@@ -246,6 +264,8 @@ class Run:
                 one. Both play the same episodes, and `policy` gets the state of the better one.
                 With an `eval_share`, both are within the limit of one verdict, except for the 20
                 episodes of a policy that reaches the target.
+            deliver: Called with the mean return before `result.json` is written, if there is a
+                `best` and `policy` is the better one.
 
         Returns:
             The values of the run's last line. With `best` they contain which policy was the better
@@ -288,9 +308,11 @@ class Run:
             played = last.get(EPISODES_PER_COLLECTOR)
             result["criterion"] = "seed"
             result[EPISODES_PER_COLLECTOR] = None if played is None else int(played)
-        file = self.directory / files.RESULT
-        with naming(file):
-            file.write_text(json.dumps(result) + "\n", encoding="utf-8")
+        self._check_directory()
+        if judged.delivered == "last" and deliver is not None:
+            deliver(verdict.mean_return)
+        with replacing(self.directory / files.RESULT) as unfinished:
+            unfinished.write_text(json.dumps(result) + "\n", encoding="utf-8")
         return result
 
     def conclude(self, policy: Policy, *, try_next: str = "") -> dict[str, Any]:

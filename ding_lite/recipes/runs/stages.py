@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -31,6 +32,7 @@ class StageSeconds:
     """Sums the seconds of each middleware, and reports them as metrics.
 
     `wrap` is a step wrapper. The object itself is a middleware that is placed before the reports.
+    Before a stage, but at most once a second, `check` is called.
     The time of reports before the first step and after the last one is the stage `report`.
     """
 
@@ -38,11 +40,18 @@ class StageSeconds:
     optional_state = True
 
     def __init__(
-        self, *, every: int, clock: Clock = SYSTEM_CLOCK, recorder: Recorder | None = None
+        self,
+        *,
+        every: int,
+        clock: Clock = SYSTEM_CLOCK,
+        recorder: Recorder | None = None,
+        check: Callable[[], object] = lambda: None,
     ) -> None:
         self._period = Period(every)
         self._clock = clock
         self._recorder = recorder
+        self._check = check
+        self._checked_at = -math.inf
         self.seconds_before = 0.0
         """The seconds of a resumed run until its checkpoint."""
         self._made_at = clock.now()
@@ -83,6 +92,9 @@ class StageSeconds:
     def begin(self) -> float:
         """Return the time; the time since the reports were entered is added to their stage."""
         now = self._clock.now()
+        if now >= self._checked_at + _PERIOD_S:
+            self._checked_at = now
+            self._check()
         if self._entered_at is not None:
             self._add(_REPORT, now - self._entered_at)
             self._entered_at = None

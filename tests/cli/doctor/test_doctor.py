@@ -143,6 +143,14 @@ def test_a_directory_that_cannot_be_written_to_is_named(monkeypatch: pytest.Monk
     assert (finding.level, finding.found) == ("fail", f"{Path.cwd()}: Permission denied")
 
 
+def test_shared_memory_that_cannot_be_written_to_is_named_with_its_uses(monkeypatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    [finding] = look("_shared_memory")
+    assert (finding.level, finding.found) == ("fail", "/dev/shm cannot be written to")
+    assert "environments in worker processes need it" in finding.advice
+    assert "weights go from node to node by socket" in finding.advice
+
+
 @pytest.mark.parametrize(
     ("name", "constant"),
     [("_memory", "LITTLE_MEMORY"), ("_shared_memory", "LITTLE_SHARED"), ("_disk", "LITTLE_DISK")],

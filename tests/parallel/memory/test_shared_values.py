@@ -135,9 +135,18 @@ class TestRouters:
         assert (recorder.ctx[0]["w"] == 49).all()
         assert routers[1]._topics._shared_receiver._thread is None
 
-    def test_without_room_the_bytes_travel_with_one_warning(self, start, monkeypatch, caplog):
+    @pytest.mark.parametrize(
+        ("code", "advice"),
+        [
+            (errno.ENOSPC, "Give it more room; in a container, with `--shm-size`."),
+            (errno.EMFILE, "`ulimit -n 4096` raises the limit."),
+        ],
+    )
+    def test_without_room_the_bytes_travel_with_one_warning(
+        self, start, monkeypatch, caplog, code, advice
+    ):
         def refuse(fd: int, begin: int, size: int) -> None:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(code, os.strerror(code))
 
         monkeypatch.setattr(os, "posix_fallocate", refuse)
         routers = start(2)
@@ -145,7 +154,8 @@ class TestRouters:
         for number in range(3):
             routers[0].publish_ctx({"w": full(number)})
         recorder.wait(lambda: 0 in recorder.ctx and recorder.ctx[0]["w"][0] == 2)
-        assert len([r for r in caplog.records if "no room for it in /dev/shm" in r.message]) == 1
+        [warning] = [r.message for r in caplog.records if "/dev/shm" in r.message]
+        assert warning.endswith(advice)
         assert not segments(os.getpid())
 
 

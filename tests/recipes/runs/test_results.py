@@ -112,6 +112,32 @@ def test_rows_without_a_description_are_a_run_named_by_its_directory() -> None:
     ]
 
 
+@pytest.mark.parametrize("foreign", ['{"name": "my project"}', "[1]"])
+def test_a_config_of_another_program_hides_no_runs_and_is_none(foreign: str) -> None:
+    leave("proj/runs/1")
+    for folder in ("proj", "proj/runs", "proj/other"):
+        Path(folder).mkdir(exist_ok=True)
+        Path(folder, "config.json").write_text(foreign)
+    for folder in ("proj", "proj/runs"):
+        assert [str(result.directory) for result in find_results([folder])] == ["proj/runs/1"]
+    with pytest.raises(ConfigError, match=r"in proj/other: .* is damaged, or of another program"):
+        find_results(["proj/other"])
+
+
+def test_a_damaged_run_in_a_folder_is_left_out_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("1", "2", "3"):
+        leave(f"runs/{name}")
+    Path("runs/1/config.json").write_text('{"example": "dq')
+    with Path("runs/2/metrics.jsonl").open("a") as file:
+        file.write("damaged\n")
+    assert [str(result.directory) for result in find_results(["runs"])] == ["runs/3"]
+    assert "runs/1 is left out: There is no run in runs/1: " in caplog.text
+    assert "runs/2 is left out: runs/2/metrics.jsonl is damaged: line 5 of 5" in caplog.text
+    assert 'Did you mean "runs/1"' not in caplog.text
+    with pytest.raises(ConfigError, match=r"runs/2/metrics\.jsonl is damaged"):
+        find_results(["runs/2"])
+
+
 def test_a_run_that_has_written_nothing_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     leave("a", rows=0)
     with pytest.raises(ConfigError, match="These runs have not written anything yet"):

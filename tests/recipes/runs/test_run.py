@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from ding_lite import middleware as mw
-from ding_lite.errors import ConfigError, NodeFailed
+from ding_lite.errors import ConfigError, NodeFailed, SaveError
 from ding_lite.recipes import Options, Run
 from ding_lite.recipes.runs.directory import Lock
 from ding_lite.rl.batch import NumpyArray
@@ -197,6 +197,30 @@ def test_another_process_is_kept_out_of_a_run_that_is_under_way(tmp_path: Path) 
         Run("mine", options(out=out, resume=True)).__enter__()
     with Run("mine", options(out=out, resume=True)):
         pass
+
+
+def test_a_run_writes_nothing_into_a_directory_that_has_replaced_its_own(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    out = tmp_path / "here"
+
+    def learn(ctx: Context) -> None:
+        ctx.metrics["return"] = 1.0
+        if ctx.total_step == 3:  # as if it was stopped meanwhile
+            out.rename(tmp_path / "moved")
+            out.mkdir()
+            clock.advance(2.0)
+
+    with Run("mine", options(out=out), quiet=True, clock=clock) as run:
+        with Task() as task:
+            task.use(learn).use(mw.checkpoint({"task": task}, run.checkpoint, every=1))
+            task.use(run.time(task, every=1)).use(mw.report(run, every=1))
+            with pytest.raises(SaveError, match="here was moved or removed while the run worked"):
+                task.run(max_step=9)
+        with pytest.raises(SaveError, match="was moved or removed"):
+            run.judge(make_policy())
+    assert not [*out.iterdir()]
+    assert (tmp_path / "moved" / "metrics.jsonl").read_text().count("\n") == 3
 
 
 def test_a_run_that_has_ended_can_go_on_while_a_process_that_it_forked_lives(
@@ -589,6 +613,11 @@ def test_nodes_may_know_the_run_of_their_program(tmp_path: Path) -> None:
         known.__exit__(None, None, None)
         with pytest.raises(ConfigError, match="Another process"):
             Run("mine", options(out=tmp_path, resume=True)).__enter__()
+        known._check_directory()
+        tmp_path.rename(tmp_path.with_name("moved"))
+        tmp_path.mkdir()
+        with pytest.raises(SaveError, match="was moved or removed"):
+            known._check_directory()
 
 
 def test_the_command_is_written_down_and_the_result_goes_when_the_run_goes_on(
