@@ -319,16 +319,20 @@ class _Counts:
         """Write the metrics of the episodes that have just ended, and publish the counts."""
         ended = envs.take_finished()
         self._recent.extend((episode.ret, episode.length) for episode in ended)
-        self.add(env_steps, len(ended))
+        self.add(ctx, env_steps, len(ended))
         if ended:
             ctx.collected = {**self._metrics(), "returns": [episode.ret for episode in ended]}
             ctx.metrics.update(self._metrics())
             ctx.metrics["episode_return"] = sum(episode.ret for episode in ended) / len(ended)
 
-    def add(self, env_steps: int, episodes: int = 0) -> None:
+    def add(self, ctx: Context, env_steps: int, episodes: int = 0) -> None:
         """Count what was made since the last call, and publish the counts of this node."""
-        before = self._made.get(self._incarnation, (0, 0))
-        self._made[self._incarnation] = [before[0] + env_steps, before[1] + episodes]
+        own = self._incarnation
+        before = self._made.get(own, (0, 0))
+        total = before[0] + env_steps
+        if not self._router.is_active:  # also what other stages of the process have made
+            total = ctx.env_step - sum(made[0] for n, made in self._made.items() if n != own)
+        self._made[own] = [total, before[1] + episodes]
         if self._router.is_active:
             published = self._router.published(COLLECTED) or {"made": {}}
             made = published["made"] | self._made
@@ -419,7 +423,7 @@ def random_warmup(envs: Envs, replay: Replay, *, steps: int, hold: int = 1) -> M
                 if len(replay) >= steps:
                     break
         ctx.metrics["replay_size"] = len(replay)
-        counts.add(ctx.env_step - began)
+        counts.add(ctx, ctx.env_step - began)
         warm = True
 
     return _random_warmup

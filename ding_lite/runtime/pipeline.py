@@ -102,13 +102,15 @@ class Onion:
     def unwind(self, error: BaseException, name: str | None = None) -> None:
         """Carry an exception outwards through the generators; raise it unless one handles it."""
         current: BaseException | None = self._note(error, name)
+        last: list[OpenGenerator] = []
         while self.opened:
             generator = self.opened.pop()
             try:
                 out = next(generator) if current is None else generator.throw(current)
-                if out is not LAST:
+                if out is not LAST or generator in last:
                     refuse_second_yield(name_of(generator))
                 current = None
+                last.append(generator)
                 self.opened.insert(0, generator)
             except StopIteration:
                 current = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -378,3 +378,17 @@ def test_a_middleware_is_the_last_once_only(surrounded: bool) -> None:
 
     with Task() as task, pytest.raises(MiddlewareError, match="`greedy` has yielded a second time"):
         task.use(around(greedy, scope([])) if surrounded else greedy).run(max_step=1)  # type: ignore[arg-type]
+
+
+def test_a_middleware_is_the_last_once_only_after_an_error_too() -> None:
+    def greedy(ctx: Context) -> Iterator[Any]:
+        with suppress(LookupError):
+            yield
+        while True:
+            yield LAST
+
+    def failing(ctx: Context) -> None:
+        raise LookupError
+
+    with Task() as task, pytest.raises(MiddlewareError, match="`greedy` has yielded a second time"):
+        task.use(greedy).use(failing).run(max_step=1)

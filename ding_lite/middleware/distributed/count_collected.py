@@ -102,7 +102,7 @@ class _CountCollected:
                 newest = int(env_step)
                 more = newest - self._seen.get(node, 0)
                 if more < 0:  # it was restarted, and has begun again or resumed from a checkpoint
-                    more = newest if values.get(TOTAL_STEP, 0) <= 1 else 0
+                    more = newest if values.get(TOTAL_STEP, 2) <= 1 else 0
                 self._seen[node] = newest
                 self._add(node, more)
 

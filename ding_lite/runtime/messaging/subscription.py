@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from ding_lite.cancellation import Wait
 from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 CTX = "ctx/"
 """The prefix of the topics of ctx keys."""
@@ -97,7 +100,10 @@ class Subscription:
             with self._changed:
                 # A new dict each time: values that a reader has taken belong together.
                 self._newest = self._of_node[node_id] = self._of_node.get(node_id, {}) | seen
-                self._on_values(node_id, self._newest)
+                try:
+                    self._on_values(node_id, self._newest)
+                except Exception:  # other subscriptions get the values all the same
+                    logger.exception("`on_values` failed for values of node %s", node_id)
                 self._changed.notify_all()
             self._wake_pump()
 

@@ -218,3 +218,21 @@ def test_the_learner_of_a_star_can_stop_at_the_env_steps_of_all() -> None:
     learner, *collectors = [int(ctx.get("env_step", 0)) for ctx in ends]
     assert learner >= 50
     assert sum(collectors) >= learner
+
+
+def test_a_job_that_resumes_a_single_process_counts_all_stages_of_it() -> None:
+    envs = make_envs("CartPole-v1", 2, seed=0)
+    policy, replay = DQN(envs.spec, DQNConfig(hidden=(8,))), ReplayBuffer(envs.spec, capacity=100)
+    collect = mw.collect(policy, envs, steps=2)
+    warm, _ = run_step(mw.random_warmup(envs, replay, steps=20))
+    made = run_step(collect, env_step=warm.env_step)[0].env_step
+    with Cluster(2, roles=[{"learner", "collector"}, "collector"]) as cluster:
+        learner, one = cluster.routers
+        with use_router(learner):
+            resumed = mw.collect(policy, envs, steps=2)
+            resumed.load_state_dict(collect.state_dict())  # type: ignore[attr-defined]
+            one.publish(COLLECTED, played(7, 1.0, 1, "2"))
+            delivered(one)
+            ctx, _ = run_step(resumed, env_step=made)
+            ctx, _ = run_step(mw.count_collected("collector"), env_step=ctx.env_step)
+    assert ctx.env_step == made + 2 + 7

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import ref
 
+import pytest
+
 from ding_lite.clock import Deadline
 from ding_lite.runtime.messaging.inbox import Inbox
 from ding_lite.runtime.messaging.subscription import Subscription
@@ -111,3 +113,17 @@ def test_a_subscription_is_dropped_with_its_last_reference() -> None:
     inbox.put_state(1, {"goal": 1})
     assert kept.newest == subscribed(inbox, "goal").newest == {"goal": 1}
     inbox.wake()
+
+
+def test_an_error_in_on_values_takes_values_from_no_other_subscription(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(node: int, values: Mapping[str, Any]) -> None:
+        raise ValueError(values)
+
+    inbox = Inbox()
+    faulty, other = Subscription(["x"], on_values=fail), subscribed(inbox, "x")
+    inbox.subscribe(faulty)
+    inbox.put_state(1, {"x": 1})
+    assert faulty.newest == other.newest == {"x": 1}
+    assert caplog.messages == ["`on_values` failed for values of node 1"]
