@@ -57,7 +57,7 @@ class Stack(ABC, Generic[PolicyT]):
 
     def __init__(self, like: PolicyT, count: int, module: nn.Module | None = None) -> None:
         self._module: Any = None if module is None else copied(module)
-        """The module that `StackedModule` computes; None for networks with a written-out backward."""
+        """The module that `StackedModule` computes; None for a written-out backward."""
         weights, target = like.flat_weights
         self._spec, self._like = like.spec, like
         self._weights, self._grads = (StackedTensors(weights.shapes, count) for _ in range(2))
