@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 from tests.procs.conftest import Fork, RunForked
 
 
+@pytest.mark.parametrize("main", ["learn", "further"])
 def test_learners_take_the_step_that_one_would_take_with_all_their_batches(
-    run_learner: RunForked,
+    run_learner: RunForked, main: str
 ) -> None:
-    assert run_learner("data_parallel", main="learn") == "True True\n"
+    assert run_learner("data_parallel", main=main) == "True True\n"
 
 
 def test_small_and_large_gradients_of_several_policies_are_averaged(

@@ -3,23 +3,58 @@
 import numpy as np
 import pytest
 import torch.distributed
+from torch import nn
 
 from ding_lite import Parallel
 from ding_lite.distributed import World
 from ding_lite.errors import ConfigError
-from ding_lite.rl import DQN, DQNConfig, Transitions
+from ding_lite.rl import DQN, DQNConfig, TorchPolicy, TorchPolicyConfig, Transitions
 from tests.programs.batches import CONFIG, SPEC, batch_of
 from tests.programs.given import given
 
 
+class Scaled(TorchPolicy[TorchPolicyConfig]):
+    """Fits rewards, times a scale that an optimiser of its own learns in two of three updates."""
+
+    def build(self):
+        self.net = nn.Linear(4, 1)
+        self.scale = torch.ones((), requires_grad=True)
+        self.unused = torch.ones(2, requires_grad=True)
+        self.own = torch.optim.Adam([self.scale, self.unused], lr=0.1, weight_decay=0.1)
+
+    def choose(self, obs, explore):
+        return torch.zeros(len(obs), dtype=torch.int64)
+
+    def loss(self, batch):
+        self.own.zero_grad()
+        if self.train_iter % 3:
+            (self.scale * batch.obs[:, 0] - batch.reward).square().mean().backward()
+        self.own.step()
+        return (self.net(batch.obs)[:, 0] - self.scale.detach() * batch.reward).square(), {}
+
+
+def make(seed=0):
+    if given.main == "learn":
+        return DQN(SPEC, DQNConfig(seed=seed, **CONFIG))
+    return Scaled(SPEC, TorchPolicyConfig(seed=seed))
+
+
+def weights_of(policy):
+    further = {"scale": policy.scale, "unused": policy.unused} if given.main == "further" else {}
+    return policy.weights() | {name: each.detach().clone() for name, each in further.items()}
+
+
 def learn():
     learners = World.current().group("node.*")
-    policy = DQN(SPEC, DQNConfig(seed=learners.rank, **CONFIG))
+    policy = make(learners.rank)
     policy.data_parallel(learners)
     for k in range(5):
         policy.learn(batch_of(10 * k + learners.rank))
     learners.barrier()
-    return policy.weights()
+    return weights_of(policy)
+
+
+further = learn
 
 
 def average():
@@ -65,7 +100,7 @@ def one_waits():
 
 def compare(first, second):
     # Two halves of a batch, of the same size, have the mean of their gradients as its gradient.
-    alone = DQN(SPEC, DQNConfig(seed=0, **CONFIG))
+    alone = make()
     for k in range(5):
         halves = [batch_of(10 * k), batch_of(10 * k + 1)]
         names = Transitions.__dataclass_fields__
@@ -76,14 +111,14 @@ def compare(first, second):
         )
     print(
         all((first[name] == second[name]).all() for name in first),
-        all(np.allclose(first[k], w, rtol=1e-4, atol=1e-6) for k, w in alone.weights().items()),
+        all(np.allclose(first[k], w, rtol=1e-4, atol=1e-6) for k, w in weights_of(alone).items()),
     )
 
 
 if __name__ == "__main__":
     roles = ["collector", "learner", "learner"] if given.main == "mean" else ["learner", "learner"]
     results = Parallel.runner(len(roles), roles=roles)(globals()[given.main])
-    if given.main == "learn":
+    if given.main in ("learn", "further"):
         compare(*results)
     else:
         print(results)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from types import NoneType
 from typing import Any, TypeAlias
@@ -78,6 +78,23 @@ class Attributes:
                 bits.state = type(bits)(word).state
             elif isinstance(generator, np.random.RandomState | random.Random):
                 generator.seed(word)
+
+    def average(self, take_mean: Callable[[Tensor], None]) -> None:
+        """Make the optimisers step along the means of gradients over several learners."""
+
+        def before_step(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+            mean = torch.cat([grad.to_dense().flatten() for grad in grads])
+            take_mean(mean)
+            parts = torch.split(mean, [p.numel() for p in parameters])
+            for parameter, part in zip(parameters, parts, strict=True):
+                if parameter.grad is not None or part.any():  # else no learner has used it
+                    parameter.grad = part.view_as(parameter).to(parameter.dtype)
+
+        for found in self._stateful().values():
+            if isinstance(found, torch.optim.Optimizer):
+                found.register_step_pre_hook(before_step)
 
     def _stateful(self) -> dict[str, Any]:
         found = {n: getattr(self._policy, n, None) for n in sorted(self._names)}

@@ -24,6 +24,7 @@ from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.inputs import make_norm
 from ding_lite.rl.policies.base.config import own_config
 from ding_lite.rl.policies.base.gradient_policy import GradientPolicy
+from ding_lite.rl.policies.base.open_policy import Learners
 from ding_lite.rl.policies.base.spaces import check_obs, packed
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
@@ -407,6 +408,17 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         for k, follower in enumerate(self._followers):
             follower.flat.load(state["targets"][str(k)])
         self._attributes.load(state["attributes"])
+
+    def data_parallel(self, learners: Learners) -> None:
+        """Average gradients with the same policy on other nodes, as in the base class.
+
+        Optimisers that are attributes use the mean of the gradients, too. All learners must call
+        their `step` equally often.
+        """
+        is_first = self._take_mean is None
+        super().data_parallel(learners)
+        if is_first and self._take_mean is not None:
+            self._attributes.average(lambda tensor: cast(Any, self._take_mean)(tensor))
 
     def _with_own_random(self, state: Mapping[str, Any]) -> dict[str, Any]:
         attributes = {**state["attributes"], **self._attributes.generators()}
