@@ -32,11 +32,15 @@ HOUSE_KEYS = LOCAL_KEYS | {
 }
 """Keys that the middleware of this package write; suggested for mistyped keys."""
 
+ANNOUNCEMENT_S = 30.0
+"""Seconds that a run waits for the thread that has set its latch."""
+
 
 class Latch:
     """One-shot stop flag of a job, or of this node's part in it."""
 
     __slots__ = (
+        "_announced",
         "_job_has_ended",
         "_listeners",
         "_lock",
@@ -57,6 +61,8 @@ class Latch:
         self.may_leave: Callable[[], bool] = lambda: False
         """Whether the job continues when this node's run ends: it has joined a running job."""
         self._job_has_ended = False
+        self._announced = threading.Event()
+        """Set when the listeners of the first `set` have returned."""
         self._lock = threading.Lock()
         self._listeners: list[tuple[Callable[[], None], bool]] = []
 
@@ -76,8 +82,12 @@ class Latch:
                 self.is_set = True
             due = [fn for fn, of_job in self._listeners if (ends_job if of_job else is_first)]
 
-        for listener in due:
-            listener()
+        try:
+            for listener in due:
+                listener()
+        finally:
+            if is_first:
+                self._announced.set()
 
     def finish(self) -> None:
         """End the job because a program has set `finish`."""
@@ -92,7 +102,16 @@ class Latch:
         """Call `fn()` when the latch gets set, on that thread; `of_job`: when the job ends."""
         self._listeners.append((fn, of_job))
 
+    def wait_until_announced(self) -> None:
+        """Block until the thread that has set the latch has called all listeners."""
+        if self.set_by != threading.get_ident() and not self._announced.wait(ANNOUNCEMENT_S):
+            raise DeadlineExceeded(
+                f"The thread that set `finish` has not told other nodes and listeners within "
+                f"{ANNOUNCEMENT_S:g} s. `py-spy dump --pid` shows where it hangs."
+            )
+
     def rearm(self) -> None:
+        self._announced.clear()
         self.is_set = self.was_finished = self._job_has_ended = False
 
     @property

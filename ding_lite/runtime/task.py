@@ -243,6 +243,8 @@ class Task:
                     self._latch.end_run()
                 if not self._latch.is_set:
                     self._pipeline.run(max_step, concurrent=self._async_mode)
+                self._latch.wait_until_announced()
+                self._messages.deliver()
             except EnvError as error:  # no update is half done then
                 if interruption.signum is None:
                     raise

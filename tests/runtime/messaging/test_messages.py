@@ -12,7 +12,9 @@ import pytest
 from ding_lite.errors import CodecError, ConfigError, DeadlineExceeded
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.messages import Emission
+from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.task import Task
+from ding_lite.testing import Cluster
 from ding_lite.testing.clock import ManualClock
 
 
@@ -173,6 +175,35 @@ def test_finish_is_announced_once_as_an_event() -> None:
         task.use(lambda ctx: setattr(ctx, "finish", ctx.total_step == 3))
         task.run()
     assert received == [3]
+
+
+def test_finish_of_another_thread_is_heard_in_the_run_that_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if that thread is slow to announce it: the task sees the latch before."""
+    received: list[int] = []
+    with Cluster(2) as cluster, use_router(cluster.routers[0]), Task() as task:
+        has_ended, emit = threading.Event(), task.router.emit
+
+        def emit_late(event: str, *args: Any) -> None:
+            if event == "finish":
+                assert not has_ended.wait(0.1)
+            emit(event, *args)
+
+        monkeypatch.setattr(task.router, "emit", emit_late)
+        task.on("finish", lambda: received.append(task.ctx.total_step))
+        threads: list[threading.Thread] = []
+
+        def finish_elsewhere(ctx: Context) -> None:
+            if len(threads) == len(received):
+                threads.append(threading.Thread(target=setattr, args=(task, "finish", True)))
+                threads[-1].start()
+
+        task.use(finish_elsewhere)
+        for run in range(2):
+            task.run()
+            threads[run].join()
+            assert len(received) == run + 1
 
 
 class TestWaitFor:
