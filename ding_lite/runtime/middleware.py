@@ -228,7 +228,7 @@ def around(fn: Middleware, stretch: Stretch) -> Middleware:
 
     A function has one part; a generator has two, before and after its `yield`. The rest of the
     step, which runs in between, is outside. `stretch(ctx)` makes the manager, which may be an
-    asynchronous one for shapes that run on the loop. The result has the same name and place.
+    asynchronous one for shapes that run on the loop. The result has the same name and shape.
     """
     name, shape = name_of(fn), shape_of(fn)
     surrounded: Middleware
@@ -238,13 +238,10 @@ def around(fn: Middleware, stretch: Stretch) -> Middleware:
         async def surrounded(ctx: Context) -> Any:
             return await _awaited(fn(ctx), ctx, stretch)
 
-    elif shape is not MiddlewareShape.FUNCTION:
-        surround: Callable[..., Any]
-        surround = _surround_async_generator if shape.is_async else _surround_generator
-
-        def surrounded(ctx: Context) -> Any:
-            return named(surround(fn(ctx), ctx, stretch), name)
-
+    elif shape is MiddlewareShape.ASYNC_GENERATOR:
+        surrounded = _around_async_generator(fn, stretch)
+    elif shape is MiddlewareShape.GENERATOR:
+        surrounded = _around_generator(fn, stretch)
     else:
 
         def surrounded(ctx: Context) -> Any:
@@ -257,10 +254,14 @@ def around(fn: Middleware, stretch: Stretch) -> Middleware:
 
 
 def around_rest(out: Any, ctx: Context, stretch: Stretch, name: str) -> Any:
-    """Surround what is left of a function that has returned `out`: a generator or a coroutine."""
+    """Surround what is left of a function that has returned a generator or a coroutine."""
+    if inspect.iscoroutine(out):
+        return _awaited(out, ctx, stretch)
     if isinstance(out, Generator):
-        return named(_surround_generator(out, ctx, stretch), name)
-    return _awaited(out, ctx, stretch) if inspect.iscoroutine(out) else out
+        return named(_around_generator(lambda _: out, stretch), name)(ctx)
+    if isinstance(out, AsyncGenerator):
+        return named(_around_async_generator(lambda _: out, stretch), name)(ctx)
+    return out
 
 
 async def _awaited(coroutine: Any, ctx: Context, stretch: Stretch) -> Any:
@@ -271,49 +272,52 @@ async def _awaited(coroutine: Any, ctx: Context, stretch: Stretch) -> Any:
         coroutine.close()  # for a coroutine that was cancelled before it began
 
 
-def _surround_generator(
-    inner: Generator[Any, Any, Any], ctx: Context, stretch: Stretch
-) -> Generator[Any, None, None]:
-    ended = object()
-    with stretch(ctx):
-        out = next(inner, ended)
-    while out is not ended:  # a second yield is the caller's to judge
-        try:
-            yield out
-        except BaseException as error:  # noqa: BLE001 - it is the inner one's to handle
-            with stretch(ctx):
-                try:
-                    out = inner.throw(error)
-                except StopIteration:
-                    return
-        else:
-            with stretch(ctx):
-                out = next(inner, ended)
-
-
-async def _surround_async_generator(
-    inner: AsyncGenerator[Any, Any], ctx: Context, stretch: Stretch
-) -> AsyncGenerator[None, None]:
-    async with _asynchronous(stretch(ctx)):
-        async for _ in inner:
-            break
-        else:
-            return
-    try:
-        yield
-    except BaseException as error:  # noqa: BLE001 - it is the inner one's to handle
-        async with _asynchronous(stretch(ctx)):
+def _around_generator(fn: Middleware, stretch: Stretch) -> Middleware:
+    def surrounded(ctx: Context) -> Generator[Any, None, None]:
+        inner, ended = fn(ctx), object()
+        with stretch(ctx):
+            out = next(inner, ended)
+        while out is not ended:  # a second yield is the caller's to judge
             try:
-                await inner.athrow(error)
-            except StopAsyncIteration:
-                return
-    else:
+                yield out
+            except BaseException as error:  # noqa: BLE001 - it is the inner one's to handle
+                with stretch(ctx):
+                    try:
+                        out = inner.throw(error)
+                    except StopIteration:
+                        return
+            else:
+                with stretch(ctx):
+                    out = next(inner, ended)
+
+    return surrounded
+
+
+def _around_async_generator(fn: Middleware, stretch: Stretch) -> Middleware:
+    async def surrounded(ctx: Context) -> AsyncGenerator[None, None]:
+        inner = fn(ctx)
         async with _asynchronous(stretch(ctx)):
             async for _ in inner:
                 break
             else:
                 return
-    yield  # the caller refuses it
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001 - it is the inner one's to handle
+            async with _asynchronous(stretch(ctx)):
+                try:
+                    await inner.athrow(error)
+                except StopAsyncIteration:
+                    return
+        else:
+            async with _asynchronous(stretch(ctx)):
+                async for _ in inner:
+                    break
+                else:
+                    return
+        yield  # the caller refuses it
+
+    return surrounded
 
 
 class _Asynchronous:

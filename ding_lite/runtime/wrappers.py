@@ -220,15 +220,13 @@ class Trace:
             raise ConfigError(f"`{path}` is a folder; a trace is a file, such as `trace.json`.")
         self._timeline = Timeline(path)
         self._num_runs = 0
-        self._num_coroutines = 0
+        self._num_rows = 0
         self._lock = threading.Lock()
 
     def __call__(self, fn: Middleware) -> Middleware:
         """Return a recorded middleware that does the same."""
-        name, row = name_of(fn), 0
-        if shape_of(fn).is_async:
-            self._num_coroutines += 1
-            row = self._num_coroutines
+        self._num_rows += 1
+        name, row = name_of(fn), self._num_rows
         return around(fn, lambda ctx: self._timeline.recording(name, ctx["total_step"], row))
 
     def __enter__(self) -> Self:

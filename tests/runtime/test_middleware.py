@@ -201,6 +201,7 @@ def shapes(log: list[str]) -> dict[str, Middleware]:
         "async_onion": async_onion,
         "hidden_onion": lambda ctx: onion(ctx),
         "hidden_coroutine": lambda ctx: coroutine(ctx),
+        "hidden_async_onion": lambda ctx: async_onion(ctx),
     }
 
 
@@ -214,6 +215,7 @@ def shapes(log: list[str]) -> dict[str, Middleware]:
         ("async_onion", "(a)|(b)"),
         ("hidden_onion", "()(a)|(b)"),
         ("hidden_coroutine", "()(a)|"),
+        ("hidden_async_onion", "()(a)|(b)"),
     ],
 )
 def test_around_surrounds_each_stretch_of_every_shape(name, expected, concurrent) -> None:
@@ -225,7 +227,13 @@ def test_around_surrounds_each_stretch_of_every_shape(name, expected, concurrent
     assert "".join(log) == expected
 
 
-@pytest.mark.parametrize("name", ["onion", "async_onion", "hidden_onion"])
+@pytest.mark.parametrize("fn", [function, onion, coroutine, async_onion])
+def test_around_keeps_the_shape(fn: Middleware) -> None:
+    """Async mode runs a middleware on a worker thread or on the loop, by its shape."""
+    assert shape_of(around(fn, scope([]))) is shape_of(fn)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["onion", "async_onion", "hidden_onion", "hidden_async_onion"])
 def test_around_lets_an_onion_handle_the_exception_of_the_rest(name: str) -> None:
     log: list[str] = []
 
@@ -245,6 +253,7 @@ def test_around_lets_an_onion_handle_the_exception_of_the_rest(name: str) -> Non
         "onion": handler,
         "async_onion": async_handler,
         "hidden_onion": lambda ctx: handler(ctx),
+        "hidden_async_onion": lambda ctx: async_handler(ctx),
     }[name]
     with Task() as task:
         task.use(around(fn, scope(log)))  # type: ignore[arg-type]

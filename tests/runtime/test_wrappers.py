@@ -112,6 +112,41 @@ def test_both_halves_of_each_generator_count_and_the_rest_of_the_step_does_not(c
     assert [t.mean for t in timings] == [3.0, 7.0, 8.0, 50.0]
 
 
+def plain(fn: Middleware) -> Middleware:
+    """Wrap a middleware by a function that does not show what `fn` is."""
+    return lambda ctx: fn(ctx)
+
+
+@pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
+@pytest.mark.parametrize("first", [plain, Trace], ids=["plain", "trace"])
+def test_a_timer_outside_of_another_wrapper_times_every_shape(
+    clock: ManualClock, tmp_path: Path, first: Any, async_mode: bool
+) -> None:
+    def function(ctx: Context) -> None:
+        clock.advance(1.0)
+
+    def onion(ctx: Context) -> Iterator[None]:
+        clock.advance(1.0)
+        yield
+        clock.advance(2.0)
+
+    async def coroutine(ctx: Context) -> None:
+        clock.advance(5.0)
+
+    async def async_onion(ctx: Context) -> AsyncIterator[None]:
+        clock.advance(3.0)
+        yield
+        clock.advance(4.0)
+
+    for fn, seconds in ((function, 1.0), (onion, 3.0), (coroutine, 5.0), (async_onion, 7.0)):
+        inner = Trace(tmp_path / "trace.json") if first is Trace else first
+        timer = StepTimer(print_per_step=0)
+        with Task(async_mode=async_mode) as task:
+            task.use_step_wrapper(inner).use_step_wrapper(timer)
+            task.use(task.serial(fn) if fn is onion else fn).run(max_step=2)
+        assert [timing.mean for timing in timer.summary()] == [seconds]
+
+
 def test_middleware_that_run_at_the_same_time_are_timed_each_by_itself(clock) -> None:
     begun, over = threading.Barrier(2), threading.Event()
 
@@ -313,6 +348,26 @@ def test_coroutines_that_overlap_have_rows_of_their_own(clock: ManualClock, tmp_
         "one",
         "other",
     ]
+
+
+@pytest.mark.parametrize("first", [plain, StepTimer(0)], ids=["plain", "timer"])
+def test_coroutines_within_another_wrapper_have_rows_of_their_own(first: Any, tmp_path) -> None:
+    met = asyncio.Event()
+
+    async def one(ctx: Context) -> AsyncIterator[None]:
+        await met.wait()
+        yield
+
+    async def other(ctx: Context) -> None:
+        met.set()
+
+    path = tmp_path / "trace.json"
+    with Task(async_mode=True) as task:
+        task.use_step_wrapper(first).use_step_wrapper(Trace(path))
+        task.use(one).use(other).run(max_step=1)
+    on_loop = [event["tid"] for event in slices(path) if event["tid"] >= 2**31]
+    assert len(on_loop) == 3
+    assert len(set(on_loop)) == 2
 
 
 def test_a_second_run_appends_and_the_file_stays_valid(clock: ManualClock, tmp_path: Path) -> None:

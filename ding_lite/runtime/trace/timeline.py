@@ -17,6 +17,7 @@ from time import monotonic_ns
 from typing import Any
 
 from ding_lite.log import Throttle
+from ding_lite.runtime.messaging.base import CoroutineThread
 from ding_lite.runtime.messaging.labels import describe_node
 from ding_lite.runtime.messaging.router import Router
 from ding_lite.runtime.trace.file import TraceFile
@@ -67,7 +68,7 @@ class Timeline:
 
     @contextmanager
     def recording(self, name: str, step: int, row: int) -> Iterator[None]:
-        """Draw a slice of the length of a `with` block; a `row` from 1 on is an additional one."""
+        """Draw a slice of the length of a `with` block; within a coroutine in a row of its own."""
         began_ns = monotonic_ns()
         try:
             yield
@@ -100,12 +101,13 @@ class Timeline:
             self._write({**record, "pid": os.getpid(), "tid": where.thread})
 
     def _row(self, row: int, name: str) -> int:
-        thread = threading.get_native_id()
-        tid = _OWN_ROWS + (thread * _ROWS + row) % _OWN_ROWS if row else thread
+        thread = threading.current_thread()
+        tid, title = threading.get_native_id(), thread.name
+        if row and isinstance(thread, CoroutineThread):
+            tid, title = _OWN_ROWS + (tid * _ROWS + row) % _OWN_ROWS, f"{title} {name}"
         if tid not in self._rows:
             self._rows.add(tid)
-            title = threading.current_thread().name
-            self._name("thread_name", f"{title} {name}" if row else title, tid)
+            self._name("thread_name", title, tid)
         return tid
 
     def _name(self, what: str, name: str, tid: int | None = None) -> None:
