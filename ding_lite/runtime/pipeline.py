@@ -123,13 +123,10 @@ class Onion:
 class Pipeline:
     """A chain of middleware and the context that passes through it.
 
-    Events are delivered between two middleware; the ctx is published after a step. `place` returns
-    the node and its labels, for the note on an exception.
+    Events are delivered between two middleware; the ctx is published after a step.
     """
 
-    def __init__(
-        self, ctx: Context, executor: Executor, messages: Messages, place: Callable[[], str]
-    ) -> None:
+    def __init__(self, ctx: Context, executor: Executor, messages: Messages) -> None:
         self.ctx = ctx
         self.is_step_made = False
         """Whether the step of `ctx` has been made; `run` then begins with the next one."""
@@ -138,7 +135,6 @@ class Pipeline:
         self._names: tuple[str, ...] = ()
         self._executor = executor
         self._messages = messages
-        self._place = place
         self._onion = Onion(messages, self._note)
         self._barrier: StepBarrier | None = None
 
@@ -215,7 +211,7 @@ class Pipeline:
         barrier = StepBarrier(self._executor, ctx)
         for fn in self.chain:
             barrier.start(fn)
-        self._pass_barrier(barrier)
+        pass_barrier(barrier, self._onion, self._messages)
 
     # -- one by one ----------------------------------------------------------------------
 
@@ -225,7 +221,7 @@ class Pipeline:
             opened = self._executor.settle(fn(ctx))
         except BaseException as error:
             raised = refuse_silent_exit(error, f"Middleware `{name_of(fn)}`")
-            note_once(raised, f"in middleware `{name_of(fn)}`, {self._when()}")
+            note_once(raised, f"in middleware `{name_of(fn)}`, {self._messages.when()}")
             if raised is error:
                 raise
             raise raised from error
@@ -242,7 +238,7 @@ class Pipeline:
         self.is_step_made = True
         if self._barrier is not None:
             barrier, self._barrier = self._barrier, None
-            self._pass_barrier(barrier)
+            pass_barrier(barrier, self._onion, self._messages)
         self._messages.deliver()
 
     def leave(self) -> None:
@@ -261,27 +257,21 @@ class Pipeline:
 
     # -- errors --------------------------------------------------------------------------
 
-    def _pass_barrier(self, barrier: StepBarrier) -> None:
-        pass_barrier(barrier, self._onion, self._messages, self._when)
-
     def _name_of(self, fn: Middleware | None) -> str | None:
         names = [name for own, name in zip(self.chain, self._names, strict=True) if own is fn]
         return " or ".join(names) or None
 
     def _note(self, error: BaseException, name: str | None) -> BaseException:
         if name is None:
-            note_once(error, self._when())
+            note_once(error, self._messages.when())
             return error
         which = f"`{name}`"
         error = refuse_silent_exit(error, f"Middleware {which}")
         if self._names.count(name) == 1:
             position = self._names.index(name) + 1
             which += f" ({_ordinal(position)} of {len(self._names)})"
-        note_once(error, f"in middleware {which}, {self._when()}")
+        note_once(error, f"in middleware {which}, {self._messages.when()}")
         return error
-
-    def _when(self) -> str:
-        return f"step {self.ctx['total_step']}, {self._place()}"
 
 
 def _ordinal(number: int) -> str:
@@ -289,12 +279,7 @@ def _ordinal(number: int) -> str:
     return f"{number}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
-def pass_barrier(
-    barrier: StepBarrier,
-    onion: Onion,
-    messages: Messages | None = None,
-    when: Callable[[], str] | None = None,
-) -> None:
+def pass_barrier(barrier: StepBarrier, onion: Onion, messages: Messages | None = None) -> None:
     """Wait for a concurrent step, push its open generators, and raise its errors, if any."""
     errors = []
     try:
@@ -309,8 +294,8 @@ def pass_barrier(
         if outcome.error is not None:
             error = refuse_silent_exit(outcome.error, f"Middleware `{outcome.name}`")
             errors.append(error)
-            if when is not None:
-                note_once(error, f"in middleware `{outcome.name}`, {when()}")
+            if messages is not None:
+                note_once(error, f"in middleware `{outcome.name}`, {messages.when()}")
 
     if len(errors) > 1:  # cancellations only follow from the other errors
         cancelled = CancelledError, StepCancelled

@@ -107,10 +107,9 @@ class Task:
         self._executor = Executor(int(n_async_workers), self._latch.step)
         self._of_compositions: WeakSet[Executor] = WeakSet()
         self._is_helper = is_helper_thread()
-        self._messages = Messages(
-            self._router, self._latch, lambda: self._pipeline.ctx, self._is_aside, clock
-        )
-        self._pipeline = Pipeline(first, self._executor, self._messages, self._place)
+        here = self._router, self._labels, self._latch
+        self._messages = Messages(*here, lambda: self._pipeline.ctx, self._is_aside, clock)
+        self._pipeline = Pipeline(first, self._executor, self._messages)
         self._resources = Resources()
         self._is_running = self._has_run = False
         self._is_in_block = False
@@ -537,9 +536,6 @@ class Task:
                 self._pipeline.abandon(error)
             else:
                 self._pipeline.leave()
-
-    def _place(self) -> str:
-        return f"node {self._router.node_id}, labels: {', '.join(sorted(self._labels))}"
 
     def _refuse_outside_of_its_node(self) -> None:
         here, own = current_router(), self._router.labels

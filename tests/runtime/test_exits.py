@@ -98,7 +98,7 @@ def test_an_exit_of_a_listener_is_an_error_that_names_it(async_mode: bool) -> No
             MiddlewareError, match="Listener `leave` of event `go` called"
         ) as caught:
             task.run(max_step=1)
-    assert caught.value.__notes__[0] == "in listener `leave` of event `go`"
+    assert caught.value.__notes__[0].startswith("in listener `leave` of event `go`, step 0, node 0")
 
 
 def test_an_exit_with_another_code_is_not_replaced() -> None:

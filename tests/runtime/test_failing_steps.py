@@ -295,7 +295,9 @@ def test_the_error_of_a_listener_ends_the_waits_beside_it() -> None:
         with pytest.raises(Broken) as caught:
             task.run(max_step=1)
     assert received == [None]
-    assert caught.value.__notes__ == ["in listener `listener` of event `bad`"]
+    assert caught.value.__notes__ == [
+        "in listener `listener` of event `bad`, step 0, node 0, labels: async, node.0, standalone"
+    ]
 
 
 def test_several_errors_beside_a_wait_are_a_group_without_it() -> None:

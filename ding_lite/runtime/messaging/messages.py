@@ -48,12 +48,14 @@ class Emission(NamedTuple):
 class Messages:
     """The messages of one task; it receives messages of other nodes from the router.
 
-    `is_aside` returns whether the task runs on a helper thread, beside the task of its node.
+    `labels` are those of the node and of the task. `is_aside` returns whether the task runs on a
+    helper thread, beside the task of its node.
     """
 
     def __init__(
         self,
         router: Router,
+        labels: frozenset[str],
         latch: Latch,
         ctx: Callable[[], Context],
         is_aside: Callable[[], bool],
@@ -67,6 +69,7 @@ class Messages:
         self.owner = threading.get_ident()
         """The thread on which the task runs; only this thread delivers."""
         self.router = router
+        self._labels = labels
         self._latch = latch
         self._ctx = ctx
         self._is_aside = is_aside
@@ -101,6 +104,11 @@ class Messages:
         if self._leave is not None:
             self._leave()
             self._leave = None
+
+    def when(self) -> str:
+        """Return the step and the node, for the note on an exception."""
+        labels = ", ".join(sorted(self._labels))
+        return f"step {self._ctx()['total_step']}, node {self.router.node_id}, labels: {labels}"
 
     def check(self) -> None:
         """Raise NodeReplaced or PeerLost if this node has been cut off from its job."""
@@ -197,7 +205,7 @@ class Messages:
             fn(*emission.args, **emission.kwargs)
         except BaseException as error:
             raised = refuse_silent_exit(error, f"Listener `{name_of(fn)}` of event `{event}`")
-            note_once(raised, f"in listener `{name_of(fn)}` of event `{event}`")
+            note_once(raised, f"in listener `{name_of(fn)}` of event `{event}`, {self.when()}")
             if raised is error:
                 raise
             raise raised from error

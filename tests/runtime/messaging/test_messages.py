@@ -96,7 +96,9 @@ def test_an_exception_of_a_listener_ends_the_run_as_a_middleware_s_does() -> Non
         task.use(onion).use(lambda ctx: task.emit("e"))
         with pytest.raises(ValueError, match=r"no") as caught:
             task.run(max_step=5)
-    assert caught.value.__notes__ == ["in listener `listener` of event `e`"]
+    assert caught.value.__notes__ == [
+        "in listener `listener` of event `e`, step 0, node 0, labels: node.0, standalone"
+    ]
     assert closed == ["onion"]
     assert task.ctx.total_step == 0
 
