@@ -35,6 +35,13 @@ from ding_lite.settings.rules import check_all, one_of, whole
 logger = logging.getLogger(__name__)
 _RUNS_ON: ContextVar[Router | None] = ContextVar("ding_lite_runs_on", default=None)
 """The router of the task that this thread, or middleware of it, runs."""
+_BEFORE_A_RUN = (
+    "A run keeps the pipeline with which it begins: call it before `task.run`, or between two runs."
+)
+_STEPS_BY_ITSELF = (
+    "A run ends each step, and begins the next one, by itself: leave the call out, or make steps "
+    "of your own with `task.forward` between two runs."
+)
 
 
 class Task:
@@ -215,7 +222,7 @@ class Task:
             BaseException: The exception of a middleware or listener, with a note that says where;
                 an exception group if several middleware of one async step have raised.
         """
-        self._refuse_while_running("run")
+        self._refuse_while_running("run", "Run another task, or this one again once it has ended.")
         refuse_while_importing()
         self._refuse_outside_of_its_node()
         if max_step is not None:
@@ -322,19 +329,21 @@ class Task:
 
     def backward(self) -> Self:
         """Resume the open generators after their `yield`, the last one in first."""
+        self._refuse_while_running("backward", _STEPS_BY_ITSELF)
         self.sync()
         self._pipeline.leave()
         return self
 
     def sync(self) -> Self:
         """Wait for all middleware that `forward` has started in async mode."""
-        self._refuse_while_running("sync")
+        self._refuse_while_running("sync", _STEPS_BY_ITSELF)
         self._open()
         self._pipeline.sync()
         return self
 
     def renew(self) -> Self:
         """End the step: take its way out, send the ctx to other nodes, begin the next step."""
+        self._refuse_while_running("renew", _STEPS_BY_ITSELF)
         self.backward()
         if self._router.has_audience:
             self._messages.publish(self.ctx)
@@ -546,12 +555,9 @@ class Task:
                 f"inside of `main`."
             )
 
-    def _refuse_while_running(self, what: str) -> None:
+    def _refuse_while_running(self, what: str, mend: str = _BEFORE_A_RUN) -> None:
         if self._is_running:
-            raise MiddlewareError(
-                f"`task.{what}` was called while the task runs. The pipeline is compiled before "
-                f"its first step: call it before `task.run`, or between two runs."
-            )
+            raise MiddlewareError(f"`task.{what}` was called while the task runs. {mend}")
 
 
 class LabelFilter:

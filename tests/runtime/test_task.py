@@ -152,14 +152,25 @@ class TestSteps:
         with pytest.raises(CheckpointError, match=r"not the state of a task: it is None\. Give"):
             Task().load_state_dict(None)  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize("what", ["use", "use_step_wrapper", "run", "sync", "renew"])
-    def test_changing_a_running_task_is_refused(self, what: str) -> None:
+    @pytest.mark.parametrize(
+        ("what", "mend"),
+        [
+            ("use", "call it before `task.run`"),
+            ("use_step_wrapper", "call it before `task.run`"),
+            ("run", "Run another task"),
+            ("sync", "leave the call out"),
+            ("backward", "leave the call out"),
+            ("renew", "leave the call out"),
+        ],
+    )
+    def test_changing_a_running_task_is_refused(self, what: str, mend: str) -> None:
         argument: list[Any] = [boom] if what.startswith("use") else []
+        message = rf"^`task\.{what}` was called while the task runs\. .*{mend}"
 
         def change(ctx: Context) -> None:
             getattr(task, what)(*argument)
 
-        with Task() as task, pytest.raises(MiddlewareError, match=r"called while the task runs"):
+        with Task() as task, pytest.raises(MiddlewareError, match=message):
             task.use(change).run(max_step=1)
 
 
