@@ -319,15 +319,14 @@ class Context(dict[str, Any]):
                 f"Use `{key.lstrip('_') or 'value'}`."
             )
         raise ContextError(
-            f"`ctx.{key}` cannot be set: it would hide the method `{key}` of ctx. "
+            f"`ctx.{key}` cannot be set: it would hide the method `{key}` of "
+            f"{'ctx' if hasattr(Context, key) else '`parallel_ctx`'}. "
             f"Use another name, such as `{key}_` or `my_{key}`."
         )
 
 
 _put: Any = dict.__setitem__
 _RUNTIME = frozenset({"total_step", "finish"})
-_METHODS = frozenset(name for name in dir(Context) if name[:1] != "_") - _RUNTIME
-_GUARDED = _METHODS | _RUNTIME
 
 
 class Lineage:
@@ -431,7 +430,7 @@ class ParallelContext(Context):
             f"`wait_parallel_ctx` waits for it."
         )
 
-    def receive(self, node_id: int, values: Mapping[str, Any]) -> None:
+    def _receive(self, node_id: int, values: Mapping[str, Any]) -> None:
         """Merge the ctx of a node; keys that a ctx may not hold are left out."""
         allowed = {k: v for k, v in values.items() if is_key(k)}
         with self._changed:
@@ -439,7 +438,7 @@ class ParallelContext(Context):
             dict.update(self, allowed)
             self._changed.notify_all()
 
-    def wait(
+    def _wait(
         self, newer_than: Mapping[str, Any], deadline: Deadline, stop: Callable[[], bool]
     ) -> ParallelContext | None:
         """Block until newer values of these keys have arrived; without keys, any values at all.
@@ -480,7 +479,11 @@ class ParallelContext(Context):
             ]
         return " ".join(parts) or "Nothing has come from any node."
 
-    def wake(self) -> None:
+    def _wake(self) -> None:
         """Wake all waits so that they check `stop` again."""
         with self._changed:
             self._changed.notify_all()
+
+
+_METHODS = frozenset(name for name in dir(ParallelContext) if name[:1] != "_") - _RUNTIME
+_GUARDED = _METHODS | _RUNTIME

@@ -211,8 +211,8 @@ class TestParallelContext:
 
     def test_each_key_holds_the_newest_value_that_any_node_has_sent(self) -> None:
         ctx = ParallelContext()
-        ctx.receive(1, {"total_step": 3, "state_dict": "a", "train_iter": 1})
-        ctx.receive(2, {"total_step": 9})
+        ctx._receive(1, {"total_step": 3, "state_dict": "a", "train_iter": 1})
+        ctx._receive(2, {"total_step": 9})
         assert (ctx.state_dict, ctx.total_step, ctx.get("train_iter")) == ("a", 9, 1)
         assert ctx.of("node.1") == {"total_step": 3, "state_dict": "a", "train_iter": 1}
         assert ctx.of(2) == {"total_step": 9}
@@ -220,16 +220,26 @@ class TestParallelContext:
 
     def test_keys_that_no_ctx_may_hold_are_left_out(self) -> None:
         ctx = ParallelContext()
-        ctx.receive(1, {"items": 1, "finish": True, "x": 2})
+        ctx._receive(1, {"items": 1, "finish": True, "x": 2})
         assert dict(ctx.of(1)) == {"total_step": 0, "x": 2}
         assert not ctx.finish
         assert list(ctx.items()) == [("total_step", 0), ("x", 2)]
+
+    def test_its_own_method_is_no_key_and_the_names_of_waits_are(self) -> None:
+        with pytest.raises(ContextError, match=r"hide the method `of` of `parallel_ctx`\. Use"):
+            Context(of=1)
+        with pytest.raises(ContextError, match=r"hide the method `items` of ctx\. Use"):
+            Context(items=1)
+        values = {"receive": 1, "wait": 2, "wake": 3}
+        ctx = ParallelContext()
+        ctx._receive(1, Context(values))
+        assert (ctx.receive, ctx.wait, ctx.wake) == (1, 2, 3)
 
     def test_a_key_that_was_not_sent_is_an_error_that_lists_the_sent_ones(self) -> None:
         ctx = ParallelContext()
         with pytest.raises(ContextError, match=r"no other node has sent it. Sent are: no keys"):
             assert ctx.state_dict
-        ctx.receive(1, {"total_step": 3, "train_iter": 1})
+        ctx._receive(1, {"total_step": 3, "train_iter": 1})
         with pytest.raises(
             ContextError,
             match=r'`parallel_ctx.train_ter`.*mean "train_iter"\? Sent are: total_step, train_iter',
@@ -238,8 +248,8 @@ class TestParallelContext:
 
     def test_a_wait_past_its_deadline_lists_the_received_values(self, clock: ManualClock) -> None:
         ctx = ParallelContext()
-        ctx.receive(1, {"train_iter": 5})
+        ctx._receive(1, {"train_iter": 5})
         with pytest.raises(
             DeadlineExceeded, match=r"`train_iter` > 5 in time. node.1 sent `train_iter`=5"
         ):
-            ctx.wait({"train_iter": 5}, Deadline.after(0.0, clock), lambda: False)
+            ctx._wait({"train_iter": 5}, Deadline.after(0.0, clock), lambda: False)

@@ -264,7 +264,7 @@ class Messages:
         with self._lock:
             self._posted.notify_all()
         self.router.wake_pump()
-        self.parallel_ctx.wake()
+        self.parallel_ctx._wake()
 
     # -- the ctx and streams ---------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class Messages:
         router, latch = self.router, self._latch
         deadline = Deadline.after(timeout, self._clock)
         until = router._checked(lambda: latch.ends_waits or not router.has_audience, timeout)
-        newest = self.parallel_ctx.wait(newer_than, deadline, until)
+        newest = self.parallel_ctx._wait(newer_than, deadline, until)
         if newest is not None or latch.ends_waits:
             return newest
         if len(router.world) == 1:
@@ -336,7 +336,7 @@ class Messages:
             self._latch.set(only_here=True)
 
     def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
-        self.parallel_ctx.receive(node_id, values)
+        self.parallel_ctx._receive(node_id, values)
 
     def progress(self) -> Progress:
         ctx = self._ctx()

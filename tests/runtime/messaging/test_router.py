@@ -209,7 +209,7 @@ def test_the_ctx_of_a_node_is_found_by_its_role_and_an_unknown_label_is_refused(
     roles = ["learner", "collector", "collector"]
     with Cluster(3, roles=roles) as cluster, use_router(cluster.routers[1]):
         newest = Task().parallel_ctx
-    newest.receive(0, {"version": 3})
+    newest._receive(0, {"version": 3})
     for known in (0, "node.0", "learner", "learner.0", "learn*"):
         assert newest.of(known).version == 3
     for silent in (2, "node.2", "collector.1"):
