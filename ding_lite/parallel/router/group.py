@@ -65,6 +65,11 @@ class World:
         return self._router.node_id
 
     @property
+    def rank(self) -> int:
+        """The rank of this node among all nodes, which is its `node_id`."""
+        return self.node_id
+
+    @property
     def num_nodes(self) -> int:
         """The number of nodes of the job; in an elastic job the current number."""
         world = self._router.world

@@ -199,7 +199,7 @@ def test_a_single_node_is_a_group_of_one() -> None:
     world = World.current()
     group = world.group("node.*")
     group.barrier()
-    assert (world.num_nodes, group.members, group.rank) == (1, (0,), 0)
+    assert (world.num_nodes, world.rank, group.members, group.rank) == (1, 0, (0,), 0)
     assert (group.all_gather(3), group.broadcast(4)) == ([3], 4)
 
 
