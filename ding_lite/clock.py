@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
@@ -94,17 +95,14 @@ class Deadline:
     @classmethod
     def after(cls, timeout: float | None, clock: Clock = SYSTEM_CLOCK) -> Deadline:
         """Make a deadline in `timeout` seconds; with `None` it never expires."""
-        try:
+        with suppress(TypeError):
             if timeout is None or timeout > threading.TIMEOUT_MAX:
                 return cls(clock, math.inf)
-            instant = clock.now() + timeout
-        except TypeError:
-            instant = math.nan
-        if math.isnan(instant):
-            raise ConfigError(
-                f"`timeout` is {timeout!r:.80}; give seconds, or None to wait for ever."
-            )
-        return cls(clock, instant)
+            if timeout >= 0:
+                return cls(clock, clock.now() + timeout)
+        raise ConfigError(
+            f"`timeout` is {timeout!r:.80}; give seconds, from 0 on, or None to wait for ever."
+        )
 
     @property
     def remaining(self) -> float | None:

@@ -256,9 +256,10 @@ class ShardedReplay:
         Raises:
             DeadlineExceeded: No transition has been added to any shard for `timeout` seconds.
         """
+        deadline = Deadline.after(timeout)
         if self._own is not None:
             return
-        held, deadline = len(self), Deadline.after(timeout)
+        held = len(self)
         while held < size and not until():
             seen = self._steps.newest
             self._steps.wait(partial(operator.is_not, seen), Deadline.after(LOOK_S), until)

@@ -30,7 +30,7 @@ from ding_lite.runtime.resources import Resources
 from ding_lite.runtime.saving import load_state, state_of
 from ding_lite.runtime.trace.diagram import Diagram, draw
 from ding_lite.settings.environment import limit_torch_threads
-from ding_lite.settings.rules import check_all, one_of, whole
+from ding_lite.settings.rules import at_least, check_all, one_of, whole
 
 logger = logging.getLogger(__name__)
 _RUNS_ON: ContextVar[Router | None] = ContextVar("ding_lite_runs_on", default=None)
@@ -90,6 +90,7 @@ class Task:
         check_all(
             one_of((False, True), async_mode=async_mode),
             whole(1, n_async_workers=n_async_workers),
+            [] if attach_timeout is None else at_least(0.0, attach_timeout=attach_timeout),
             [f"`ctx` is {ctx!r}; a Context or a dict was expected"]
             if not isinstance(ctx, Mapping | None)
             else [],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.evolution import Population, Search
 from ding_lite.rl import A2C, DQN, A2CConfig, NStep, make_envs
 from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.task import Task
 
 ENVS = make_envs("CartPole-v1", 1)
 SPEC = ENVS.spec
@@ -139,6 +141,30 @@ def test_an_argument_of_another_kind_is_refused(case: str) -> None:
     call, value, expected = REFUSED[case]
     with pytest.raises(ConfigError, match=expected):
         call(value)
+
+
+WAITS: dict[str, Callable[[Any], object]] = {
+    "a call": lambda x: GROUP.router.call(0, "f", timeout=x),
+    "a send": lambda x: Task().send("s", 1, to="node.0", timeout=x),
+    "a receive": lambda x: Task().receive("s", timeout=x),
+    "an event": lambda x: Task().wait_for("e", timeout=x),
+    "a ctx": lambda x: Task().wait_parallel_ctx(timeout=x),
+    "a first ctx": lambda x: Task(attach_timeout=x),
+    "a barrier": lambda x: GROUP.barrier(timeout=x),
+    "a mean": lambda x: GROUP.averager(timeout=x),
+    "a process group": lambda x: GROUP.process_group(timeout=x),
+    "a model": lambda x: ModelServer().wait(timeout=x),
+    "transitions": lambda x: replay().wait_for(1, until=lambda: False, timeout=x),
+    "gradients": lambda x: GradientServer(GROUP, A2C(SPEC), timeout=x),
+    "a population": lambda x: PopulationServer(GROUP, GROUP, population(), timeout=x),
+}
+
+
+@pytest.mark.parametrize("timeout", [-1.0, math.nan])
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_wait_of_less_than_no_time_is_refused(wait: str, timeout: float) -> None:
+    with pytest.raises(ConfigError, match=f"timeout` is {timeout}; (give seconds|it must be)"):
+        WAITS[wait](timeout)
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,7 @@ class TestSteps:
         [
             ({"n_async_workers": 0}, "`n_async_workers` is 0; it must be a whole number from 1"),
             ({"async_mode": "x"}, "`async_mode` is 'x'; it must be one of: False"),
+            ({"attach_timeout": -1.0}, "`attach_timeout` is -1.0; it must be at least 0"),
             ({"ctx": 5}, "`ctx` is 5; a Context or a dict was expected"),
             ({"attach_callback": 5}, "`attach_callback` is 5; a function of one ctx was expected"),
         ],

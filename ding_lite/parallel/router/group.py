@@ -61,7 +61,7 @@ class World:
 
     @property
     def node_id(self) -> int:
-        """This node's number, which is also its rank in the world."""
+        """This node's number."""
         return self._router.node_id
 
     @property
@@ -292,8 +292,10 @@ class Group:
             timeout: Seconds that a member waits for the others each time.
 
         Raises:
+            ConfigError: `timeout` is not above 0.
             PeerLost: By the returned function: a member has died, has left, or was too slow.
         """
+        check_all(positive(timeout=timeout))
         if len(self.members) == 1:
             return lambda tensor: None
         import torch
