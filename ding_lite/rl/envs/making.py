@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any, Literal, TypeAlias
 
 import gymnasium
@@ -195,7 +195,7 @@ class EnvMaker:
             )
         for wrapper in self.wrappers:
             called = short_name(wrapper)
-            with raising_env_errors(name, f"the wrapper {called}"):
+            with raising_env_errors(f"The wrapper `{called}` of {name}", ""):
                 made = wrapper(made)
             if not isinstance(made, kind):
                 raise ConfigError(
@@ -274,13 +274,12 @@ class EnvMaker:
     def spec_of(self, env: Env | VectorEnv[Any, Any, Any], *, frame_stack: int) -> EnvSpec:
         env_id = self.name
         maker: EnvMaker = self
-        with raising_env_errors(env_id, "observation_space or action_space"):
-            if isinstance(env, VectorEnv):
-                obs_space, action_space = env.single_observation_space, env.single_action_space
-                maker = (None if self.wrappers else maker_again(env)) or self
-                env_id = maker.name
-            else:
-                obs_space, action_space = env.observation_space, env.action_space
+        single = "single_" if isinstance(env, VectorEnv) else ""
+        obs_space = _space_of(env_id, env, f"{single}observation_space")
+        action_space = _space_of(env_id, env, f"{single}action_space")
+        if isinstance(env, VectorEnv):
+            maker = (None if self.wrappers else maker_again(env)) or self
+            env_id = maker.name
         action_space = supported_action_space(env_id, action_space)
         _check_sample(env_id, action_space)
         spec = EnvSpec(
@@ -322,6 +321,16 @@ class EnvMaker:
         return "theirs" if mode in (AutoresetMode.DISABLED, AutoresetMode.SAME_STEP) else None
 
 
+def _space_of(env_id: str, env: object, name: str) -> Any:  # noqa: ANN401 - whatever it is
+    with raising_env_errors(env_id, name):
+        try:
+            return getattr(env, name)
+        except AttributeError as error:
+            if error.name != name:  # the environment computes its space, and failed
+                raise
+            raise EnvError(f"{env_id} has no `{name}`; set it in `__init__`.") from error
+
+
 def _check_sample(env_id: str, space: Space[Any]) -> None:
     with raising_env_errors(env_id, "action_space.sample"):
         drawn = copy.deepcopy(space).sample()  # a copy keeps the generator of the space unchanged
@@ -341,6 +350,8 @@ def _gives_action_masks(env: Any, spec: EnvSpec) -> bool:  # noqa: ANN401
             _, info = obs_and_info(spec.env_id, answer)
         else:
             _, info = CheckedEnv(env, index=0, spec=spec).reset(seed=0)
+            if getattr(env.unwrapped, "_np_random", True) is None:
+                _warn_of_no_seed(spec.env_id)
     except EnvError:  # it is raised again, with the right number, when the episodes begin
         return False
     if "action_mask" not in info:
@@ -358,6 +369,15 @@ def _gives_action_masks(env: Any, spec: EnvSpec) -> bool:  # noqa: ANN401
             f"it from the info with a wrapper: make_envs(..., wrappers=[...])."
         )
     return True
+
+
+@cache
+def _warn_of_no_seed(env_id: str) -> None:
+    logger.warning(
+        "%s did not begin its `reset` with `super().reset(seed=seed)`, which gymnasium's checker "
+        "refuses; unless the seed decides all that is random in it, no run can be repeated",
+        env_id,
+    )
 
 
 def maker_again(vector: VectorEnv[Any, Any, Any]) -> EnvMaker | None:

@@ -247,6 +247,12 @@ class NativeVector:
         if self._tells_last and done_N.any():
             self._newest, frames = frames, frames.copy()
             ended = np.flatnonzero(done_N).tolist()
+            if "final_obs" not in info:
+                raise EnvError(
+                    f'{self._name} gave no `info["final_obs"]` from `step` at the end of an '
+                    f"episode; the last observation was expected there, as its autoreset mode is "
+                    f"SAME_STEP. Return it, or do not reset in `step` (mode DISABLED)."
+                )
             with raising_env_errors(self._name, "step"):
                 last = [info["final_obs"][index] for index in ended]
             rows = np.zeros_like(self._form.empty(len(last)))

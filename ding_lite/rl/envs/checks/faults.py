@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from ding_lite.errors import DingLiteError, EnvError, MissingExtraError, pip_line
+from ding_lite.errors import DingLiteError, EnvError, MissingExtraError, kind_of, pip_line
 from ding_lite.interruption import is_interrupted, is_of_a_signal
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
@@ -43,27 +43,30 @@ class raising_env_errors:
 def fault_of(name: str, where: str, error: BaseException) -> DingLiteError | None:
     """Return the error for an exception that an environment raised in a method.
 
-    Return None for an error of this package, and for one that a signal raised outside a run.
+    An empty `where` names no method, for a function that wraps an environment. Return None for an
+    error of this package, and for one that a signal raised outside a run.
     """
     if isinstance(error, DingLiteError) or not isinstance(error, (*RAISED, KeyboardInterrupt)):
         return None
+    place = f" in `{where}`" if where else ""
     if isinstance(error, SystemExit | KeyboardInterrupt) and is_of_a_signal(error):
         if is_interrupted():
-            return EnvError(f"{name}: a second signal came in the middle of `{where}`.")
+            return EnvError(f"{name}: a second signal came{place}.")
         return None
     if isinstance(error, SystemExit):
         what = f"called sys.exit({error.code!r})"
         return EnvError(
-            f"{name} {what} in `{where}`, which would end the whole program. Let it raise an "
-            f"error, or end the episode (`terminated` or `truncated`)."
+            f"{name} {what}{place}, which would end the whole program. Let it raise an error, "
+            f"or end the episode (`terminated` or `truncated`)."
         )
     if isinstance(error, gymnasium.error.DependencyNotInstalled):  # such as pygame, in `reset`
         return missing_package(name, error)
     text = text_of(error)
     detail = f": {text.rstrip('.')}" if text else " without a message"
+    what = "the environment, or wrap it (make_envs(..., wrappers=[...]))" if where else "it"
     return EnvError(
-        f"{name} raised {type(error).__name__} in `{where}`{detail}. The traceback shows where; "
-        f"mend the environment, or wrap it (make_envs(..., wrappers=[...]))."
+        f"{name} raised {type(error).__name__}{place}{detail}. The traceback shows where; mend "
+        f"{what}."
     )
 
 
@@ -102,8 +105,8 @@ def close_all(envs: Iterable[Env | VectorEnv[Any, Any, Any]]) -> None:
 def obs_and_info(name: str, answer: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise EnvError(
-            f"{name} returned {shown(answer)} from `reset`; two values were expected: obs, info. "
-            f"Environments written for gym before 0.26 return the first one only."
+            f"{name} returned {shown(answer)} from `reset`; a tuple of two was expected: obs, "
+            f"info. Environments written for gym before 0.26 return the first one only."
         )
     if not isinstance(answer[1], dict):
         raise _info_fault(name, answer[1], "reset")
@@ -112,7 +115,7 @@ def obs_and_info(name: str, answer: Any) -> tuple[Any, dict[str, Any]]:  # noqa:
 
 def five_values(name: str, answer: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:  # noqa: ANN401
     if not isinstance(answer, tuple) or len(answer) != 5:
-        found = f"{len(answer)} values" if isinstance(answer, tuple) else shown(answer)
+        found = f"{len(answer)} values" if isinstance(answer, tuple) else kind_of(answer)
         raise EnvError(wrong_count(name, found))
     if answer[4].__class__ is not dict and not isinstance(answer[4], dict):
         raise _info_fault(name, answer[4], "step")
@@ -128,11 +131,12 @@ def _info_fault(name: str, info: Any, where: str) -> EnvError:  # noqa: ANN401
 
 
 def wrong_count(name: str, found: str) -> str:
-    return (
-        f"{name} returned {found} from `step`; five were expected: obs, reward, terminated, "
-        f"truncated, info. Environments written for gym before 0.26 return four: tell `terminated` "
-        f"from `truncated`."
+    told = (
+        f"{name} returned {found} from `step`; a tuple of five was expected: obs, reward, "
+        f"terminated, truncated, info."
     )
+    old = " Environments written for gym before 0.26 do so: tell `terminated` from `truncated`."
+    return told + old if found == "4 values" else told
 
 
 def shown(value: Any) -> str:  # noqa: ANN401

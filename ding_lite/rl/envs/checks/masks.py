@@ -56,10 +56,13 @@ def check_batch(
 ) -> NumpyArray:
     """Check an array that a vector environment returned, and return it.
 
-    `kinds` are the accepted kinds of dtype, as `dtype.kind` abbreviates them.
+    `kinds` are the accepted kinds of dtype, as `dtype.kind` abbreviates them. Flags ("b") may
+    also be the numbers 0 and 1.
     """
     with raising_env_errors(name, "step"):
         array = np.asarray(value)
+    if kinds == "b" and array.dtype.kind in "iu" and np.isin(array, (0, 1)).all():
+        array = array.astype(np.bool_)
     if array.shape != shape or array.dtype.kind not in kinds:
         raise EnvError(
             f"{name} gave `{what}` of shape {array.shape} and dtype {array.dtype}; shape {shape} "

@@ -7,8 +7,6 @@ one comparison each; only others are examined further.
 
 from __future__ import annotations
 
-import functools
-import logging
 import math
 import numbers
 from typing import Any, SupportsFloat
@@ -35,8 +33,6 @@ from ding_lite.rl.envs.checks.masks import (
 )
 from ding_lite.rl.envs.checks.observations import ObsCheck
 from ding_lite.rl.spec import EnvSpec
-
-logger = logging.getLogger(__name__)
 
 _LARGEST = float(np.finfo(np.float32).max)
 _LEAST_OF_SYSTEM = 2**64
@@ -71,8 +67,6 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._may_draw = self._may_draw is None and seed is not None
         if self._may_draw:
             self._check_is_seeded("reset")
-            if getattr(self.env.unwrapped, "_np_random", True) is None:
-                _warn_of_no_seed(self._spec.env_id)
         if self._mask_sizes:
             self._note_mask(info, "reset", has_ended=False)
         return self._checked_obs(obs, "reset"), info
@@ -168,12 +162,3 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if isinstance(error, ValueError) and "values to unpack" in text and "got 4" in text:
             return EnvError(wrong_count(self.name, "4 values"))
         return fault_of(self.name, "step", error)
-
-
-@functools.cache
-def _warn_of_no_seed(env_id: str) -> None:
-    logger.warning(
-        "%s did not begin its `reset` with `super().reset(seed=seed)`, which gymnasium's checker "
-        "refuses; unless the seed decides all that is random in it, no run can be repeated",
-        env_id,
-    )

@@ -1,6 +1,7 @@
 """Every fault of an environment is an `EnvError` that names it, in one process and in several."""
 
 from collections import namedtuple
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,8 @@ from gymnasium.vector.utils import batch_space
 
 from ding_lite.errors import ConfigError, EnvError, MissingExtraError
 from ding_lite.rl import make_envs
+from ding_lite.rl.envs.making import EnvMaker
+from ding_lite.rl.envs.sources import EnvLoop
 
 ZEROS = np.zeros(4, np.float32)
 GOOD_STEP: Any = (ZEROS, 1.0, False, False, {})
@@ -101,7 +104,9 @@ def test_an_error_names_its_environment_and_method(fault):
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        ((ZEROS, 1.0, False, {}), r"returned 4 values from `step`; five were expected"),
+        ((ZEROS, 1.0, False, {}), r"returned 4 values from `step`; a tuple of five .* before 0.26"),
+        ((*GOOD_STEP, 0), r"returned 6 values from `step`; a tuple of five .*, info\.$"),
+        ([*GOOD_STEP], r"returned a list from `step`; a tuple of five was expected: .*, info\.$"),
         (None, r"returned None from `step`"),
         (step(reward=np.array([1.0])), r"gave the reward array\(\[1\.\]\) from `step`; one number"),
         (step(reward="1"), r"gave the reward '1'"),
@@ -130,9 +135,10 @@ def test_a_step_that_returns_something_else_is_refused(answer, told):
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (ZEROS, r"from `reset`; two values were expected: obs, info"),
+        (ZEROS, r"from `reset`; a tuple of two was expected: obs, info"),
         (None, r"returned None from `reset`"),
-        ((ZEROS, {}, 0), r"from `reset`; two"),
+        ((ZEROS, {}, 0), r"from `reset`; a tuple of two"),
+        ([ZEROS, {}], r"returned \[array.* from `reset`; a tuple of two"),
         ((ZEROS, None), r"gave the info None from `reset`"),
         ((np.zeros(1, np.float32), {}), r"from `reset` .*shape \(1,\)"),
     ],
@@ -206,7 +212,7 @@ def test_a_reward_that_float32_cannot_hold_is_not_finite(reward):
 
 
 def test_four_values_are_recognised_behind_the_wrappers_of_gymnasium():
-    with pytest.raises(EnvError, match=r"Environment 0 .* returned 4 values from `step`; five"):
+    with pytest.raises(EnvError, match=r"Environment 0 .* returned 4 values from `step`; a tuple"):
         play(max_episode_steps=5, step=(ZEROS, 1.0, False, {}))
 
 
@@ -244,7 +250,8 @@ def test_a_wrapper_that_fails_is_named():
     def breaks(env):
         raise LookupError("no wrapping today")
 
-    with pytest.raises(EnvError, match=r"`the wrapper breaks`: no wrapping today"):
+    told = r"The wrapper `breaks` of Faulty raised LookupError: no wrapping today\. .* mend it\.$"
+    with pytest.raises(EnvError, match=told):
         play(wrappers=[breaks])
     with pytest.raises(ConfigError, match=r"The wrapper `lambda` .* returned None; "):
         play(wrappers=[lambda env: None])
@@ -265,7 +272,7 @@ def test_environments_are_closed_if_the_next_one_cannot_be_made():
             super().close()
 
     first = Opens(Faulty())  # so that the failing one is the second of two
-    with pytest.raises(EnvError, match=r"raised OSError in `the wrapper Opens`"):
+    with pytest.raises(EnvError, match=r"The wrapper `Opens` of Faulty raised OSError: "):
         play(num_envs=4, wrappers=[Opens])
     assert open_ones == [first]
 
@@ -292,8 +299,23 @@ def test_an_environment_without_spaces_is_an_error():
         def close(self):
             pass
 
-    with pytest.raises(EnvError, match="raised AttributeError in `observation_space or action_sp"):
+    with pytest.raises(EnvError, match=r"Bare has no `observation_space`; set it in `__init__`"):
         make_envs(Bare, 2, mode="sync")
+
+    class Halfway(Together):
+        def __init__(self, num_envs):
+            super().__init__(num_envs)
+            del self.single_action_space
+
+    with pytest.raises(EnvError, match=r"Halfway has no `single_action_space`; set it in"):
+        make_envs(Halfway, 2)
+
+    class Broken(Bare):
+        observation_space: Any = property(lambda self: self.size)
+
+    told = r"Broken raised AttributeError in `observation_space`: .*no attribute 'size'"
+    with pytest.raises(EnvError, match=told):
+        make_envs(Broken, 2, mode="sync")
 
 
 def test_an_environment_that_writes_to_its_action_changes_only_a_copy():
@@ -353,6 +375,14 @@ def test_an_environment_that_does_not_pass_its_seed_on_is_told_of_once(caplog):
         play_made(partial(Silent, where="nowhere"))
     [warning] = caplog.messages
     assert warning.startswith("Silent did not begin its `reset` with `super().reset(seed=seed)`")
+
+
+def test_worker_processes_do_not_repeat_the_warning_of_a_missing_seed(caplog):
+    spec = EnvMaker(lambda: Drawing(where="nowhere")).spec()
+    caplog.clear()
+    in_worker = EnvLoop([Drawing(where="nowhere")], seeds=[0], spec=replace(spec, env_id="Worker"))
+    in_worker.reset()
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(
@@ -468,6 +498,22 @@ def test_the_last_observations_of_a_vector_are_checked_like_all_others(final, to
         play_together(BYTES, np.zeros((3, 4), np.uint8), final=last)
 
 
+def test_a_vector_that_resets_itself_without_last_observations_is_told():
+    kind = type("Own", (Together,), {"metadata": {"autoreset_mode": AutoresetMode.SAME_STEP}})
+    told = r'The vector form of Own gave no `info\["final_obs"\]` from `step`.*SAME_STEP'
+    with pytest.raises(EnvError, match=told), make_envs(kind, 2) as envs:
+        envs.step(np.zeros(2, np.int64))
+
+
+@pytest.mark.parametrize("flags", [np.array([0, 0, 1]), np.array([1, 1, 0], np.uint8), [1, 0, 0]])
+def test_flags_of_a_vector_may_be_the_numbers_0_and_1(flags):
+    fault = {"terminated": flags, "truncated": flags}
+    with make_envs(type("Numbers", (Together,), {"fault": fault}), 3) as envs:
+        step = envs.step(np.zeros(3, np.int64))
+    assert step.terminated.dtype == np.bool_
+    assert step.terminated.tolist() == step.truncated.tolist() == [*map(bool, flags)]
+
+
 def test_a_vector_that_fits_its_space_is_played():
     shown = {"at": np.full((3, 4), 7), "key": np.array([2, 3, 4])}
     last = [{"at": np.zeros(4, np.uint8), "key": 2}] * 3
@@ -479,7 +525,7 @@ def test_a_vector_that_fits_its_space_is_played():
     ("change", "error", "told"),
     [
         ({"reset": lambda self, **_: (ZEROS, None)}, EnvError, "gave the info None from `reset`"),
-        ({"reset": lambda self, **_: ZEROS}, EnvError, "from `reset`; two values were expected"),
+        ({"reset": lambda self, **_: ZEROS}, EnvError, "from `reset`; a tuple of two"),
         ({"step": lambda self, action: GOOD_STEP[:4]}, EnvError, "returned 4 values from `step`"),
         ({"metadata": None}, ConfigError, "has the autoreset mode None"),
         ({"fault": {"raise": RuntimeError()}}, EnvError, "raised RuntimeError in `step` without a"),
@@ -489,6 +535,11 @@ def test_a_vector_that_fits_its_space_is_played():
             {"fault": {"terminated": np.zeros(2)}},
             EnvError,
             "gave `terminated` .* dtype float64; .*True or False",
+        ),
+        (
+            {"fault": {"terminated": np.array([0, 2])}},
+            EnvError,
+            "gave `terminated` .* True or False",
         ),
         ({"fault": {"truncated": ["no"] * 2}}, EnvError, "gave `truncated` .* dtype <U2"),
     ],
