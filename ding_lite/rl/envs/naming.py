@@ -8,6 +8,7 @@ registers it (`package.module:Env-v0`), or by the class or function that makes i
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from typing import Any, TypeAlias
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as Registration
+from gymnasium.vector import VectorEnv, VectorWrapper
 
 from ding_lite.errors import (
     ConfigError,
@@ -47,12 +49,12 @@ def find_env(name: str) -> Registration | Make:
     if callable(found):
         made: Make = found
         return made
-    known = [key for key, value in vars(module).items() if _is_env_class(value)]
+    known = [key for key, value in vars(module).items() if _makes_envs(key, value, module)]
     known += [key for key, one in gymnasium.registry.items() if _is_of(one, module.__name__)]
     raise ConfigError(
         f"{place} has no environment `{member}`: neither a class or function of that name, nor "
         f"an id that it registers with gymnasium.{did_you_mean(member, known)} Its environments "
-        f"are: {', '.join(known) or 'none'}."
+        f"and functions are: {', '.join(known) or 'none'}."
     )
 
 
@@ -137,8 +139,13 @@ def full_name(env: str) -> str:
     return f"{os.path.abspath(place)}:{member}" if place and is_file(place) else env
 
 
-def _is_env_class(value: object) -> bool:
-    is_env = isinstance(value, type) and issubclass(value, gymnasium.Env)
+def _makes_envs(name: str, value: object, module: ModuleType) -> bool:
+    """Return whether a class makes environments, or a function of the module may do so."""
+    if not isinstance(value, type):
+        is_own = getattr(value, "__module__", None) == module.__name__
+        return is_own and inspect.isfunction(value) and not name.startswith("_")
+    is_wrapper = issubclass(value, gymnasium.Wrapper | VectorWrapper)
+    is_env = issubclass(value, gymnasium.Env | VectorEnv) and not is_wrapper
     return is_env and not value.__module__.startswith("gymnasium.")
 
 

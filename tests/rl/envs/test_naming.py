@@ -37,6 +37,19 @@ class Corridor(gymnasium.Env):
         return np.full(2, self.at / self.length, np.float32), float(done), done, False, {}
 
 
+class Taller(gymnasium.ObservationWrapper):
+    def observation(self, obs):
+        return obs + 1
+
+
+class Corridors(gymnasium.vector.VectorEnv):
+    pass
+
+
+def _hidden():
+    return Corridor(1)
+
+
 def short():
     return Corridor(2)
 
@@ -138,6 +151,12 @@ def test_what_has_no_name_is_told_when_it_is_sought(monkeypatch):
         ("no/such.py:Env", ConfigError, r"There is no file .*no/such\.py"),
         ("no_such:Env-v0", ConfigError, r"There is no module `no_such`"),
         ("corridor_file.py:Coridor", ConfigError, r'no environment `Coridor`.*mean "Corridor"'),
+        (
+            "corridor_file.py:Hall",
+            ConfigError,
+            r"environments and functions are: Corridor, Corridors, short, named/Corridor-v0\.$",
+        ),
+        ("corridor_file.py:sort", ConfigError, r'Did you mean "short"'),
         ("corridor_file.py:named/Coridor-v0", ConfigError, r'Did you mean "named/Corridor-v0"'),
         (
             "corridor_broken.py:Env",
