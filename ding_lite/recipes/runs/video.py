@@ -160,9 +160,11 @@ def check_render_mode(spec: EnvSpec, mode: str) -> None:
         )
     modes = list(env.metadata.get("render_modes") or ())
     if mode not in modes:
-        raise ConfigError(
-            f"{spec.env_id} cannot be drawn as `{mode}`; it knows: {', '.join(modes) or 'nothing'}."
+        known = ", ".join(modes) or (
+            'nothing. Declare the mode in its `metadata["render_modes"]`, and let its `__init__` '
+            "take and set `render_mode`"
         )
+        raise ConfigError(f"{spec.env_id} cannot be drawn as `{mode}`; it knows: {known}.")
 
 
 class EpisodeRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
