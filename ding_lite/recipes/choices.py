@@ -33,6 +33,11 @@ class Choices:
                 f"`use` is {kind_of(use)}; a list of middleware was expected: "
                 f"use=[mw.report(fn, every=50)]."
             )
+        if str(getattr(use, "__module__", None)).startswith("ding_lite.middleware."):
+            raise ConfigError(
+                "`use` is one middleware; a list was expected, or a function that makes one: "
+                "use=[...]."
+            )
 
     @property
     def values(self) -> dict[str, Any]:

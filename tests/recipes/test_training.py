@@ -231,7 +231,7 @@ def test_middleware_of_ones_own_are_made_of_the_parts_of_the_run() -> None:
 
 def test_a_function_that_makes_no_middleware_is_told_what_it_gets() -> None:
     with pytest.raises(ConfigError, match=r"`use` returned None; a list .*\(policy, envs, "):
-        train(use=mw.stop_at(env_step=9))
+        train(use=lambda parts: None)
     with pytest.raises(AttributeError) as caught:
         train(use=lambda ctx: ctx.metrics)
     assert "`use=[fn]` is for a single middleware" in caught.value.__notes__[0]
@@ -288,6 +288,8 @@ def test_atari_is_refused_where_there_is_no_game() -> None:
     [
         ({"settings": [1]}, "`settings` is a list; a dict or an EasyDict was expected"),
         ({"use": 7}, "`use` is an int; a list of middleware was expected"),
+        ({"use": mw.report(print, every=9)}, r"`use` is one middleware; .*: use=\[\.\.\.\]"),
+        ({"use": mw.stop_at(env_step=9)}, "`use` is one middleware; a list"),
         ({"config": 3}, "`config` is 3; a path was expected"),
         ({"out": 3.5}, r"`out` is 3\.5; a path was expected"),
         ({"out": "a\0b"}, r"`out` is 'a\\x00b'; a path without a NUL was expected"),
