@@ -22,7 +22,8 @@ def export_run(options: argparse.Namespace) -> None:
         check_onnx()  # before anything is loaded
     policy = load_policy(options.run, last=options.last, trust=options.trust)
     path = export_policy(policy, options.out or f"policy{SUFFIXES[form]}", format=form)
+    form = form or ("onnx" if path.suffix == SUFFIXES["onnx"] else "torch")
     print(
         f"{describe_policy(policy, options.run, last=options.last)}\n"
-        f"Wrote {path}: it takes {describe_inputs(policy)}."
+        f"Wrote {path}: it takes {describe_inputs(policy, form)}."
     )

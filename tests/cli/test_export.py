@@ -72,7 +72,14 @@ def test_inputs_of_several_parts_are_told_by_their_names_and_shapes(capsys) -> N
         run_step(mw.checkpoint(policy, "clocked/checkpoint", every=1))
     assert main(["export", "clocked/checkpoint", "--out", "clocked.pt2"]) == 0
     wrote = capsys.readouterr().out.splitlines()[-1]
-    assert wrote.endswith("it takes obs.clock, float32 [B, 5]; obs.place, float32 [B, 2].")
+    inputs = "it takes obs.clock, float32 [B, 5]; obs.place, float32 [B, 2]."
+    assert wrote.endswith(
+        f"{inputs} Its first argument is a dict of the parts of obs, in this order."
+    )
+    served = torch.export.load("clocked.pt2").module()
+    assert served({"clock": torch.ones(3, 5), "place": torch.ones(3, 2)}).shape == (3, 2)
+    assert main(["export", "clocked/checkpoint"]) == 0
+    assert capsys.readouterr().out.rstrip().endswith(inputs)
 
 
 def test_the_newest_weights_may_be_written_for_torch() -> None:

@@ -114,16 +114,20 @@ def export_policy(
     return path
 
 
-def describe_inputs(policy: Policy) -> str:
+def describe_inputs(policy: Policy, format: str) -> str:
     """Describe the inputs of a policy's file: types, shapes, and names if there are several."""
     if not isinstance(policy, OpenPolicy):
         return ""
-    named = _named(policy)
-    return "; ".join(
+    named, obs = _named(policy), _inputs(policy)[0]
+    inputs = "; ".join(
         f"{name if len(named) > 1 else 'observations'}, {str(one.dtype).removeprefix('torch.')} "
         f"[{', '.join(['B', *map(str, one.shape[1:])])}]"
         for name, one in named.items()
     )
+    if format == "onnx" or isinstance(obs, Tensor):
+        return inputs
+    kind = "dict" if isinstance(obs, dict) else "tuple"
+    return f"{inputs}. Its first argument is a {kind} of the parts of obs, in this order"
 
 
 def check_onnx() -> None:
