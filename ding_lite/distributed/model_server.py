@@ -189,7 +189,7 @@ class ModelServer:
         timeout: float | None = 60.0,
         until: Callable[[], bool] = lambda: False,
     ) -> Model | None:
-        """Wait for weights as `fetch` returns them; return None if `until()` ended the wait.
+        """Wait for weights as `fetch` returns them; return None if `until()`, or the job ends.
 
         Raises:
             DeadlineExceeded: No such version was published in time.
@@ -212,8 +212,8 @@ class ModelServer:
     def wait_for(
         self, ready: Callable[[], bool], *, timeout: float | None, until: Callable[[], bool]
     ) -> bool:
-        """Wait until `ready()` or `until()`, checked as weights arrive; False if too late."""
-        return self._topics.wait(lambda _: ready(), Deadline.after(timeout), until)
+        """Wait until `ready()`, `until()`, or the job ends; return False if it is too late."""
+        return self._topics.wait_before(Deadline.after(timeout), lambda: until() or ready())
 
 
 class _HalfPrecision:

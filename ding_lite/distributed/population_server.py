@@ -126,14 +126,14 @@ class PopulationServer:
     # -- on a learner --------------------------------------------------------------------------
 
     def take(self, *, until: Callable[[], bool] = lambda: False) -> TakenMembers | None:
-        """Wait for members to train; return None if `until` ended the wait.
+        """Wait for members to train; return None if `until` or the end of the job ended the wait.
 
         Raises:
             DeadlineExceeded: The server's node is lost, or does not answer, for too long.
             RemoteError: The node is connected, and has not made the server in time.
         """
         server = self._server
-        while server.wait_for_node(server.owner, until) and not until():
+        while server.wait_for_node(server.owner, until) and not server.has_ended(until):
             seen = self._turns.newest
             share = server.call(server.owner, "take", server.router.node_id, until=until)
             if share:
@@ -203,13 +203,13 @@ class PopulationServer:
         """Wait until all members are back, and load their states.
 
         Returns:
-            Whether all are back; False if `until` ended the wait.
+            Whether all are back; False if `until` or the end of the job ended the wait.
 
         Raises:
             DeadlineExceeded: No learner was connected for too long to train lost members.
         """
         own = self._owned()
-        while not self._is_complete() and not until():
+        while not self._is_complete() and not self._server.has_ended(until):
             unassigned, is_busy = self._unassigned()
             if unassigned:
                 self._let_learners_ask()

@@ -61,8 +61,12 @@ class Server:
         self._changes.wake()
 
     def wait(self, ready: Condition, deadline: Deadline, until: Condition) -> bool:
-        """Block until `ready()` or `until()`; return False if the deadline expires first."""
-        return self._changes.wait(lambda _: ready(), deadline, until)
+        """Block until `ready()` or `until()`, or the job ends; return False if it is too late."""
+        return self._changes.wait_before(deadline, lambda: until() or ready())
+
+    def has_ended(self, until: Condition) -> bool:
+        """Tell whether `until()`, or the job ends."""
+        return until() or self.router._is_ending()
 
     def is_connected(self, node: int) -> bool:
         """Tell whether a node can be called; this node always can."""

@@ -249,7 +249,7 @@ class ShardedReplay:
     def wait_for(
         self, size: int, *, until: Callable[[], bool], timeout: float | None = 60.0
     ) -> None:
-        """Wait until the shards together hold `size` transitions, or `until()` returns True.
+        """Wait until the shards together hold `size` transitions, `until()`, or the job ends.
 
         A node that owns a shard does not wait, as it fills the shard itself.
 
@@ -260,9 +260,9 @@ class ShardedReplay:
         if self._own is not None:
             return
         held = len(self)
-        while held < size and not until():
+        while held < size and not (until() or self._router._is_ending()):
             seen = self._steps.newest
-            self._steps.wait(partial(operator.is_not, seen), Deadline.after(LOOK_S), until)
+            self._steps.wait(partial(operator.is_not, seen), timeout=LOOK_S, until=until)
             with self._lock:
                 self._shards.refresh()
                 now = self._shards.num_held

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, NonFiniteError, PeerLost, kind_of
 from ding_lite.middleware.buffer import check_prioritized, give_back
 from ding_lite.middleware.checkpoints.save import not_finite
@@ -143,7 +142,7 @@ class Train(ABC):
             self._learn(ctx)
         except PeerLost:
             # The message that the job ends may arrive a moment after the loss of a learner.
-            self._end.wait(lambda _: False, Deadline.after(END_S), until=lambda: ctx.finish)
+            self._end.wait(lambda _: ctx.finish, timeout=END_S)
             if not ctx.finish:
                 raise
 

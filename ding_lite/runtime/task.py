@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from operator import attrgetter
 from typing import Any, Self
 from weakref import WeakSet
 
@@ -284,10 +283,7 @@ class Task:
 
     def _is_aside(self) -> bool:
         """Return whether the task of the node is another one: one in `main`, or an earlier one."""
-        if not self._is_helper:
-            return False
-        running = [*self._router.running]
-        return bool(running) and min(running, key=attrgetter("_is_helper")) is not self
+        return self._is_helper and self._router._task_of_node() not in (None, self)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that the next step depends on: kept ctx keys, and stateful middleware.

@@ -165,7 +165,7 @@ class CountedCluster(Cluster):
         with self.timed(0):
             self.routers[0].publish_ctx({"version": self._version, "weights": weights})
         for version in self._versions[1:]:
-            assert version.wait(self._is_new, Deadline.after(SETTLING_S), lambda: False)
+            assert version.wait(self._is_new, timeout=SETTLING_S)
         for node, router in enumerate(self.routers):
             with self.timed(node):
                 router.publish_ctx({"total_step": self._version, "env_step": 100 * self._version})

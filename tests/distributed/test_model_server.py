@@ -18,7 +18,7 @@ from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import current_router
 from ding_lite.testing import Cluster
-from tests.nodes import delivered
+from tests.nodes import delivered, found_at_the_end
 from tests.threads import switching_often, together
 
 Routers = tuple[NodeRouter, ...]
@@ -228,6 +228,12 @@ def test_only_higher_versions_are_newer_also_for_another_server_of_the_node(
     assert fetched(reader, newer_than=4).version == 5
     with pytest.raises(DeadlineExceeded, match="No version of `model/model` above 8 has come"):
         reader.wait(newer_than=8, timeout=0.0)
+
+
+def test_a_wait_for_weights_ends_with_the_job() -> None:
+    with Cluster(2) as cluster:
+        server = ModelServer(World(cluster.routers[1]))
+        assert found_at_the_end(cluster.routers[1], server.wait) is None
 
 
 def test_wait_returns_the_next_version_or_times_out() -> None:

@@ -20,6 +20,7 @@ from ding_lite.rl import DQN, make_envs
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.testing import Cluster
+from tests.nodes import found_at_the_end
 
 SPEC = make_envs("CartPole-v1", 1).spec
 SEARCH = Search(lr=log_uniform(1e-4, 1e-2))
@@ -191,6 +192,17 @@ def test_members_of_which_some_were_taken_over_count_once() -> None:
         assert job.owner.gather()
         assert [agent.fitness for agent in job.owner.population] == [50, 2, 3, 4, 5, 6]
         assert job.owner.counts["env_step"] == 35
+
+
+def test_a_wait_for_members_of_other_nodes_ends_with_the_job(job: Job) -> None:
+    assert found_at_the_end(job.cluster.routers[0], job.owner.gather) is False
+
+
+def test_a_learner_s_wait_for_members_ends_with_the_job(job: Job) -> None:
+    learner = job.learners[0]
+    taken(learner)
+    train(learner)
+    assert found_at_the_end(job.cluster.routers[1], learner.take) is None
 
 
 def test_members_are_gathered_only_once_all_of_them_are_counted(job: Job) -> None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait as wait_for_all
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ import pytest
 import torch
 
 from ding_lite import middleware as mw
-from ding_lite.clock import Deadline
 from ding_lite.distributed import ShardedReplay, ShardedTransitions, World, shards
 from ding_lite.errors import (
     CodecError,
@@ -39,6 +39,7 @@ from ding_lite.rl import (
 from ding_lite.rl.replay.prioritized import Drawn
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster, run_step
+from tests.nodes import found_at_the_end
 
 SPEC = make_envs("CartPole-v1", 1).spec
 ALPHA, BETA = 0.6, 0.4
@@ -480,6 +481,12 @@ def test_a_lost_shard_is_skipped_with_a_warning_and_used_again_when_back(
             assert not learner.lost
 
 
+def test_a_wait_for_transitions_ends_with_the_job(make_job: MakeJob) -> None:
+    job = make_job()
+    wait = partial(job.learner.wait_for, 60, until=lambda: False, timeout=10.0)
+    assert found_at_the_end(job.routers[0], wait) is None
+
+
 def test_batches_do_not_wait_for_a_shard_that_comes_back() -> None:
     with connected() as (cluster, replays):
         learner, network = replays[0], cluster.network
@@ -488,7 +495,7 @@ def test_batches_do_not_wait_for_a_shard_that_comes_back() -> None:
         settle(learner)
         network.mend(0, 2)
         router = cluster.routers[0]
-        assert router.subscribe().wait(lambda _: 2 in router.peers, Deadline.after(10.0))
+        assert router.subscribe().wait(lambda _: 2 in router.peers, timeout=10.0)
         network.hold(2, 0)
         for size in (80, 81, 82):
             assert {*numbers_of(learner.sample(size)) // 100} == {1, 3}

@@ -10,7 +10,6 @@ from contextlib import closing
 
 import pytest
 
-from ding_lite.clock import Deadline
 from ding_lite.errors import MiddlewareError
 from ding_lite.runtime.concurrency import Workers
 from ding_lite.runtime.context import Context
@@ -307,7 +306,7 @@ def test_a_coroutine_may_wait_on_another_thread() -> None:
     heard: list[object] = []
 
     async def coroutine(ctx: Context) -> None:
-        assert task.router.subscribe("topic").wait(deadline=Deadline.after(0.0)) is False
+        assert task.router.subscribe("topic").wait(timeout=0.0) is False
         waiting = asyncio.create_task(asyncio.to_thread(task.wait_for, "go"))
         while not waiting.done():
             task.emit("go", ctx.total_step)

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from ding_lite import middleware as mw
-from ding_lite.clock import Deadline
 from ding_lite.errors import StepCancelled
 from ding_lite.parallel.router.group import World
 from ding_lite.runtime import concurrency
@@ -61,8 +60,12 @@ def _loop_on_the_task_in_a_thread_of_its_own(task: Task, ctx: Context) -> object
 
 def _watch(task: Task, ctx: Context) -> object:
     watch = task.router.subscribe("ctx/train_iter")
-    assert watch.wait(lambda newest: False, Deadline.after(None), until=lambda: ctx.finish)
+    assert watch.wait(lambda newest: False, until=lambda: ctx.finish)
     return None
+
+
+def _watch_without_until(task: Task, ctx: Context) -> object:
+    return task.router.subscribe("never").wait() or None
 
 
 def _raw_receive(task: Task, ctx: Context) -> object:
@@ -79,7 +82,7 @@ def _call(task: Task, ctx: Context) -> object:
 
 
 AS_AT_THE_END = [
-    *(_wait_for, _receive, _send, _loop_on_ctx, _watch),
+    *(_wait_for, _receive, _send, _loop_on_ctx, _watch, _watch_without_until),
     _loop_on_the_task_in_a_thread_of_its_own,
 ]
 GIVEN_UP = [_raw_receive, _raw_send, _call]

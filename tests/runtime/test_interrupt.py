@@ -48,6 +48,7 @@ def test_the_first_ctrl_c_lets_the_step_end_and_then_raises() -> None:
     def interrupt(ctx: Context) -> None:
         signal.raise_signal(signal.SIGINT)
         assert task.wait_for("never", timeout=10.0) is None  # the end of the job ends the wait
+        assert task.router.subscribe("never").wait() is False
 
     with Task() as task, pytest.raises(KeyboardInterrupt):
         task.use(Saver(log)).use(onion).use(interrupt).use(lambda ctx: log.append("rest")).run()

@@ -90,8 +90,8 @@ class _RateLimit:
             return
         deadline = Deadline.after(self._timeout)
         began = deadline.clock.now()
-        in_time = self._learner.wait(
-            lambda _: self._may_go_on(env_step), deadline, until=lambda: ctx.finish
+        in_time = self._learner.wait_before(
+            deadline, lambda: ctx.finish or self._may_go_on(env_step)
         )
         ctx.metrics["pace_wait_s"] = deadline.clock.now() - began
         if not in_time and self._begun is None:

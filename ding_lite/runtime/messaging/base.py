@@ -12,6 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
+from operator import attrgetter
 from typing import Any, TypeAlias, cast
 
 from ding_lite.cancellation import Wait
@@ -218,7 +219,12 @@ class Router(ABC):
                 that reads messages; it must not block, or call the router.
         """
         subscription = Subscription(
-            topics, on_values=on_values, pump=self.pump, wake_pump=self.wake_pump
+            topics,
+            on_values=on_values,
+            pump=self.pump,
+            wake_pump=self.wake_pump,
+            is_ending=self._is_ending,
+            clock=self._clock,
         )
         self._inbox.subscribe(subscription)
         return subscription
@@ -421,6 +427,15 @@ class Router(ABC):
         return self._streams.receive(stream, timeout=timeout, until=self._checked(until, timeout))
 
     # -- waiting ---------------------------------------------------------------------------------
+
+    def _task_of_node(self) -> Any:
+        """Return the task that runs now: one made in `main`, or else the first; None for none."""
+        return min([*self.running], key=attrgetter("_is_helper"), default=None)
+
+    def _is_ending(self) -> bool:
+        """Return whether the job ends, or a step of async mode fails, while a task runs."""
+        task = self._task_of_node()
+        return task is not None and bool(task.finish)
 
     def _is_reading(self) -> bool:
         """Return whether this call is within a callback, on the thread that reads messages."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ding_lite.cancellation import Wait
-from ding_lite.clock import Deadline
+from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,8 @@ class Subscription:
 
     It includes values that were published before: the newest of each topic and node is kept. The
     topic of a ctx key is `ctx/KEY`. `pump` and `wake_pump` are those of a router.
-    `on_values` is called with each node and its values as they arrive.
+    `on_values` is called with each node and its values as they arrive, and `is_ending` returns
+    whether the job ends, and with it each wait.
     """
 
     def __init__(
@@ -49,9 +50,12 @@ class Subscription:
         on_values: Callable[[int, Mapping[str, Any]], None] = lambda node, values: None,
         pump: Callable[[Callable[[], bool], float | None], None] = lambda ready, timeout: None,
         wake_pump: Callable[[], None] = lambda: None,
+        is_ending: Callable[[], bool] = lambda: False,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.topics = frozenset(topics)
         self._on_values, self._pump, self._wake_pump = on_values, pump, wake_pump
+        self._is_ending, self._clock = is_ending, clock
         self._of_node: dict[int, dict[str, Any]] = {}
         self._newest: dict[str, Any] = {}
         self._changed = threading.Condition()
@@ -70,28 +74,45 @@ class Subscription:
     def wait(
         self,
         ready: Callable[[Mapping[str, Any]], bool] = bool,
-        deadline: Deadline | None = None,
+        *,
+        timeout: float | None = None,
         until: Callable[[], bool] = lambda: False,
     ) -> bool:
-        """Block until `ready(newest)` or `until()`; return False if the deadline expires first.
+        """Block until `ready(newest)` or `until()`.
+
+        Within a running task the end of the job ends the wait, too.
 
         Args:
             ready: By default, whether anything was published.
-            deadline: The end of the wait; none by default.
+            timeout: Seconds; `None` waits for ever.
             until: Called again at each value, and at each `wake` of the router.
-        """
-        deadline = deadline or Deadline.after(None)
-        is_over = False
 
-        def has_ended() -> bool:  # `until` and `ready` are not called again once one was true
-            nonlocal is_over
-            is_over = is_over or until() or ready(self._newest)
-            return is_over
+        Returns:
+            Whether one of them was true; False at the timeout, and at the end of the job.
+        """
+        was_true = False
+
+        def is_over() -> bool:
+            nonlocal was_true
+            was_true = bool(until() or ready(self._newest))
+            return was_true
+
+        self.wait_before(Deadline.after(timeout, self._clock), is_over)
+        return was_true
+
+    def wait_before(self, deadline: Deadline, is_over: Callable[[], bool]) -> bool:
+        """Block until `is_over()`, or the job ends; return False if the deadline expires first."""
+        has_ended = False
+
+        def ends() -> bool:  # `is_over` is not called again once it was true
+            nonlocal has_ended
+            has_ended = has_ended or is_over() or self._is_ending()
+            return has_ended
 
         with Wait(self._wake_pump) as wait:
-            self._pump(lambda: has_ended() or wait.is_over, deadline.remaining)
+            self._pump(lambda: ends() or wait.is_over, deadline.remaining)
         with self._changed:
-            return deadline.wait(self._changed, has_ended)
+            return deadline.wait(self._changed, ends)
 
     def put(self, node_id: int, values: Mapping[str, Any]) -> None:
         """Store values that a node has published; called by the router."""

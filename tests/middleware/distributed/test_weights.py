@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from ding_lite import middleware as mw
-from ding_lite.clock import Deadline
 from ding_lite.distributed.model_server import topics_of
 from ding_lite.errors import DeadlineExceeded, ShapeError
 from ding_lite.middleware.distributed.weights import SERVER
@@ -61,7 +60,7 @@ def train(policy: DQN) -> Callable[[Context], None]:
 
 
 def wait_for_the_end(ctx: Context) -> None:
-    current_router().subscribe().wait(lambda _: False, Deadline.after(10.0), lambda: ctx.finish)
+    current_router().subscribe().wait(lambda _: ctx.finish, timeout=10.0)
 
 
 def test_collectors_begin_with_the_learners_weights_and_end_with_its_newest() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ding_lite.clock import Deadline, SystemClock
+from ding_lite.clock import SystemClock
 from ding_lite.errors import (
     AuthenticationError,
     CodecError,
@@ -83,7 +83,7 @@ def test_a_node_that_takes_a_place_with_another_label_gets_the_newest_value_for_
         spec = replace(leaf_spec, incarnation=2, labels=leaf_spec.labels | {"evaluator"})
         with closing(NodeRouter(spec)) as evaluator:
             goal = evaluator.subscribe("goal")
-            assert goal.wait(deadline=Deadline.after(10.0))
+            assert goal.wait(timeout=10.0)
             assert goal.newest == {"goal": 2}
 
 
@@ -127,13 +127,13 @@ def test_a_wait_for_topics_ends_when_a_peer_connects_or_leaves(
     tmp_path: Path,
 ) -> None:
     here, there = ipc_specs(tmp_path, 2, "mesh")
-    has_ended, never = threading.Event(), Deadline.after(None)
+    has_ended = threading.Event()
     with closing(NodeRouter(here)) as router, ThreadPoolExecutor(1) as pool:
         watch = router.subscribe()
 
         def until_peers_are(expected: tuple[int, ...]) -> Future[bool]:
             return pool.submit(
-                watch.wait, lambda _: router.peers == expected, never, has_ended.is_set
+                watch.wait, lambda _: router.peers == expected, until=has_ended.is_set
             )
 
         try:
@@ -225,9 +225,8 @@ def test_a_look_on_the_thread_that_reads_messages_is_no_wait(start: Start) -> No
     outcome: Future[list[Any]] = Future()
 
     def listen() -> None:
-        late = Deadline.after(0.0)
         found: list[Any] = [routers[0].receive("s", timeout=None, until=lambda: True)]
-        found.append(routers[0].subscribe("topic").wait(deadline=late))
+        found.append(routers[0].subscribe("topic").wait(timeout=0.0))
         with pytest.raises(DeadlineExceeded):
             routers[0].receive("s", timeout=0)
         outcome.set_result(found)

@@ -96,7 +96,7 @@ def test_a_value_for_many_labels_or_with_a_long_topic_passes_hubs() -> None:
         cluster.routers[3].publish("goal", 1, to=many)
         cluster.routers[0].publish(topic, 2)
         for seen in subscriptions:
-            assert seen.wait(deadline=Deadline.after(10.0))
+            assert seen.wait(timeout=10.0)
         with pytest.raises(LabelError, match=r"1000 label patterns .* hubs relay 8192 at most"):
             cluster.routers[3].publish(
                 "goal", 1, to=[f"collector.{number}" for number in range(1000)]
@@ -215,7 +215,7 @@ def test_receivers_and_limits_may_be_of_numpys_types() -> None:
     with tree() as (cluster, _):
         to, goal = np.array(["evaluator"]), cluster.routers[6].subscribe("goal")
         cluster.routers[3].publish("goal", 1, to=to)
-        assert goal.wait(deadline=Deadline.after(10.0))
+        assert goal.wait(timeout=10.0)
         assert cluster.routers[3].send("work", (3, 0), to=to, in_flight=np.int64(1))  # type: ignore[arg-type]
         assert take_all(cluster.routers[6], 1) == [(3, 0)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -20,7 +20,12 @@ from ding_lite.errors import (
 )
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter, labels_of_environment
-from ding_lite.runtime.messaging.router import Router, current_router, use_router
+from ding_lite.runtime.messaging.router import (
+    Router,
+    current_router,
+    use_router,
+    use_router_in_process,
+)
 from ding_lite.runtime.messaging.streams import Item, ItemId
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
@@ -203,6 +208,56 @@ def test_a_share_that_no_node_would_get_warns_unless_the_node_is_alone(caplog: A
         "`task.share('weights')`: No node of this job is matched by `to=['lerner', 'evaluator']`, "
         'so nothing would ever arrive. Did you mean "learner"?'
     )
+
+
+def test_a_wait_for_a_topic_within_a_run_ends_with_the_job() -> None:
+    is_waiting = threading.Event()
+
+    def main() -> list[bool]:
+        found: list[bool] = []
+        goals = current_router().subscribe("goal")
+
+        def wait(ctx: Context) -> None:
+            is_waiting.set()
+            found.append(goals.wait())
+
+        def end(ctx: Context) -> None:
+            assert is_waiting.wait(10.0)
+            ctx.finish = True
+
+        with Task() as task:
+            task.use(end, "node.0").use(wait, "node.1").run()
+        assert goals.wait(timeout=0.01) is False  # outside of a run it has its own end only
+        return found
+
+    with Cluster(2, "star") as cluster:
+        assert cluster.run(main, timeout=15.0) == [[], [False]]
+
+
+def test_a_run_on_another_thread_ends_no_wait_of_the_task_of_the_node() -> None:
+    """Such a run ends only itself."""
+    router, has_ended = LocalRouter(), threading.Event()
+    found: list[object] = []
+
+    def end(ctx: Context) -> Iterator[None]:
+        yield
+        router.wake()
+        threading.Event().wait(0.05)
+
+    def beside() -> None:
+        Task().use(end).run(max_step=1)
+        has_ended.set()
+        router.wake()
+
+    def wait(ctx: Context) -> None:
+        goals = router.subscribe("goal")
+        threading.Thread(target=beside).start()
+        found.append(goals.wait(until=has_ended.is_set, timeout=10.0))
+
+    with use_router_in_process(router), Task() as task:
+        task.use(wait).run(max_step=1)
+    assert found == [True]
+    assert has_ended.is_set()
 
 
 def test_the_ctx_of_a_node_is_found_by_its_role_and_an_unknown_label_is_refused() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from weakref import ref
 
 import pytest
 
-from ding_lite.clock import Deadline
+from ding_lite.errors import ConfigError
 from ding_lite.runtime.messaging.inbox import Inbox
 from ding_lite.runtime.messaging.subscription import Subscription
 from ding_lite.testing import ManualClock
@@ -70,22 +71,29 @@ def test_a_late_subscription_has_the_same_newest_values_as_an_early_one() -> Non
 
 
 def test_a_wait_for_a_topic_ends_in_time_or_when_it_is_told(clock: ManualClock) -> None:
-    inbox = Inbox()
-    topics = subscribed(inbox, "x")
-    assert not topics.wait(lambda newest: "x" in newest, Deadline.after(0.0, clock), lambda: False)
+    inbox, is_over, is_ending = Inbox(), threading.Event(), threading.Event()
+    topics = Subscription(["x"], is_ending=is_ending.is_set, clock=clock)
+    inbox.subscribe(topics)
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(topics.wait, timeout=5.0)
+        clock.until_waiting()
+        clock.advance(5.0)
+        assert found.result(10.0) is False
 
-    is_over = threading.Event()
-    ended = threading.Thread(
-        target=topics.wait, args=(lambda newest: False, Deadline.after(None), is_over.is_set)
-    )
-    ended.start()
-    is_over.set()
-    inbox.wake()
-    ended.join(10.0)
-    assert not ended.is_alive()
+        found = pool.submit(topics.wait, until=is_over.is_set)
+        is_over.set()
+        inbox.wake()
+        assert found.result(10.0) is True
+
+        found = pool.submit(topics.wait)
+        is_ending.set()
+        inbox.wake()
+        assert found.result(10.0) is False
 
     inbox.put_state(1, {"x": 3})
-    assert topics.wait(lambda newest: newest["x"] == 3, Deadline.after(None), lambda: False)
+    assert topics.wait(lambda newest: newest["x"]) is True
+    with pytest.raises(ConfigError, match="`timeout` is 'soon'; give seconds"):
+        topics.wait(timeout="soon")  # type: ignore[arg-type]
 
 
 def test_a_wait_reads_messages_itself_and_asks_no_more_once_it_is_over() -> None:
