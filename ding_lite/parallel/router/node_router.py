@@ -51,7 +51,7 @@ from ding_lite.parallel.wire.messages import (
 from ding_lite.runtime.interrupt import DeferredSigint, interruptible
 from ding_lite.runtime.messaging.base import CtxPart, guard
 from ding_lite.runtime.messaging.inbox import FINISH
-from ding_lite.runtime.messaging.labels import check_patterns, matches, several
+from ding_lite.runtime.messaging.labels import matches, several
 from ding_lite.runtime.messaging.streams import Parcel, Streams
 from ding_lite.runtime.messaging.subscription import CTX, check_topic
 
@@ -215,8 +215,9 @@ class NodeRouter(JobView):
 
     def publish(self, topic: str, tree: Any, *, to: str | Iterable[str] | None = None) -> None:
         self._check_not_forked()
-        slots = self._outbox.encode(check_topic(topic), tree)
-        self._topics.offer(slots, None if to is None else check_patterns(to, of_receivers=True))
+        topic = check_topic(topic)
+        receivers = self._checked_receivers(f"publish({topic!r})", to)
+        self._topics.offer(self._outbox.encode(topic, tree), receivers)
 
     def _publish_parts(self, parts: Sequence[CtxPart]) -> None:
         self._check_not_forked()

@@ -8,6 +8,7 @@ nodes of a job of several processes.
 from __future__ import annotations
 
 import inspect
+import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ from ding_lite.errors import (
     did_you_mean,
 )
 from ding_lite.interruption import is_for_program
+from ding_lite.log import Throttle
 from ding_lite.runtime.messaging.collectives import COLLECTIVE, Collectives
 from ding_lite.runtime.messaging.inbox import Inbox, Listening, Receiver, check_listener, check_name
 from ding_lite.runtime.messaging.labels import check_patterns, matches
@@ -54,6 +56,7 @@ class Router(ABC):
     collectives: Collectives
     """The collective operations of this node."""
     _streams: Streams
+    _throttle: Throttle
     _clock: Clock = SYSTEM_CLOCK
 
     def __init__(self) -> None:
@@ -179,10 +182,12 @@ class Router(ABC):
         Args:
             topic: The name of the topic, such as `actor/weights`.
             tree: The value; a snapshot is sent, so it may change after the call.
-            to: Patterns of the labels of the receivers; by default all connected nodes.
+            to: Patterns of the labels of the receivers; by default all connected nodes. If they
+                match no node of the job, a warning says so, once.
 
         Raises:
             ConfigError: The topic is no name.
+            LabelError: `to` is empty, or a pattern is malformed.
             CodecError: The value cannot be encoded, or is of the 10,001st topic of this node.
         """
 
@@ -401,6 +406,19 @@ class Router(ABC):
             f"would ever arrive.{did_you_mean(patterns[0], known)} The labels of the nodes are: "
             f"{', '.join(known)}."
         )
+
+    def _checked_receivers(
+        self, call: str, to: str | Iterable[str] | None
+    ) -> tuple[str, ...] | None:
+        """Return the patterns of receivers; warn once if they match no node of the job.
+
+        A warning only: a job may be started without nodes of a role.
+        """
+        patterns = None if to is None else check_patterns(to, of_receivers=True)
+        # A node that is alone may run a file that is for several.
+        if patterns and len(self.world) > 1 and (error := self._unmatched(patterns)):
+            self._throttle.once(logging.WARNING, f"{call} {patterns}", "`%s`: %s", call, error)
+        return patterns
 
     @abstractmethod
     def _item(self, stream: str, number: int, oldest: int, tree: Any) -> Any:

@@ -86,6 +86,7 @@ class LocalRouter(Router):
 
     def publish(self, topic: str, tree: Any, *, to: str | Iterable[str] | None = None) -> None:
         topic = check_topic(topic)
+        self._checked_receivers(f"publish({topic!r})", to)
         self._published[topic] = _copied(tree, f"The value of topic `{topic}`")
 
     def _publish_parts(self, parts: Sequence[CtxPart]) -> None:

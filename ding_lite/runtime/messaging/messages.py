@@ -7,7 +7,6 @@ like that of a middleware.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -27,13 +26,10 @@ from ding_lite.runtime.context import (
     share_latch,
 )
 from ding_lite.runtime.messaging.inbox import FINISH, Progress, check_listener, check_name
-from ding_lite.runtime.messaging.labels import check_patterns
 from ding_lite.runtime.messaging.router import Router
 from ding_lite.runtime.messaging.streams import Item
 from ding_lite.runtime.middleware import name_of, note_once, refuse_silent_exit
 from ding_lite.runtime.trace.messages import draw_listener, draw_wait
-
-logger = logging.getLogger(__name__)
 
 Listener = Callable[..., object]
 
@@ -270,11 +266,8 @@ class Messages:
 
     def share(self, keys: tuple[str, ...], to: str | Iterable[str] | None) -> None:
         """Send these keys, and no unshared ones, to the nodes that patterns match."""
-        patterns = None if to is None else check_patterns(to, of_receivers=True)
-        is_alone = len(self.router.world) == 1  # with a file that may be for several nodes
-        error = None if patterns is None or is_alone else self.router._unmatched(patterns)
-        if error is not None:  # a warning only: a job may be started without nodes of a role
-            logger.warning("`task.share(%s)`: %s", ", ".join(map(repr, keys)), error)
+        call = f"task.share({', '.join(map(repr, keys))})"
+        patterns = self.router._checked_receivers(call, to)
         self._shares.append((tuple(map(plain_key, keys)), patterns))
 
     def publish(self, ctx: Context) -> None:
