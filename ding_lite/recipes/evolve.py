@@ -147,7 +147,9 @@ def plan_evolution(
     recipe = find_recipe_of_population(policy, choices.maker(env))
     plan = make_plan(policy, env, settings, choices, recipe=recipe)
     if plan.options.smoke:
-        plan = dataclasses.replace(plan, config=cast(EvolutionConfig, plan.config).for_smoke())
+        config = cast(EvolutionConfig, plan.config)
+        is_vector = EnvMaker.of(plan.options.env).takes_num_envs
+        plan = dataclasses.replace(plan, config=config.for_smoke(cuts=not is_vector))
     if search is None:
         search = choices.in_file.search or choices.begun.search
     if search is None:
@@ -248,7 +250,10 @@ def _make_envs(plan: EvolvePlan, ends: ExitStack) -> tuple[Envs, Envs, Envs | No
     from_env = options.env if plan.vector is None else plan.vector
     train = make(from_env, options.num_envs, options.seed, **config.learning_from)
     check_envs_fit(train.spec, count, is_native=True, eval_episodes=count)
-    most = config.evaluation_limit(EnvMaker.of(options.env).spec().max_episode_steps)
+    maker = EnvMaker.of(options.env)
+    most = config.eval_limit  # of vectors only a limit that was asked for, which `make` refuses
+    if not maker.takes_num_envs:
+        most = config.evaluation_limit(maker.spec().max_episode_steps)
     limit = {} if most is None else {"max_episode_steps": most}
     evaluate = make(options.env, count, options.seed_for("evaluation"), env_args=limit)
     seed = options.seed_for("confirmation")

@@ -51,8 +51,8 @@ class EvolutionConfig(TrainConfig):
     """Maximum length of an episode in an evaluation, in env steps. By default, None, this is the
     time limit of the environment, but at most the larger of 500 and the length at which an agent is
     evaluated for 4 times the env steps that it collects in a generation. Lower spends fewer env
-    steps on agents that survive without earning more. Episodes that confirm a good agent and those
-    of the verdict are not cut."""
+    steps on agents that survive without earning more. Episodes that confirm a good agent, those of
+    the verdict, and those of a function that makes vector environments are not cut."""
     log_every: int = 1_000
     """Env steps from one row of the metrics to the next."""
     tournament_size: int = setting(2, COUNT)
@@ -116,12 +116,14 @@ class EvolutionConfig(TrainConfig):
         most = max(own, _SHORT_EPISODE)
         return most if max_episode_steps is None or max_episode_steps > most else None
 
-    def for_smoke(self) -> Self:
+    def for_smoke(self, *, cuts: bool) -> Self:
+        """Return a copy for a trial, which also lowers `eval_limit` if it may cut episodes."""
+        cut = min(self.eval_limit or _SMOKE_EPISODE, _SMOKE_EPISODE)
         return dataclasses.replace(
             self,
             eval_every=min(self.eval_every, _SMOKE_GENERATION),
             eval_episodes=1,
-            eval_limit=min(self.eval_limit or _SMOKE_EPISODE, _SMOKE_EPISODE),
+            eval_limit=cut if cuts else self.eval_limit,
         )
 
     def steps_per_update(self, num_envs: int) -> int:

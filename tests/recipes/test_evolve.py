@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from ding_lite import middleware as mw
 from ding_lite.errors import CheckpointError, ConfigError
@@ -94,6 +96,25 @@ def test_episodes_of_evaluations_and_those_that_are_learned_from_may_be_cut() ->
     assert {row["episode_length"] for row in rows if "episode_length" in row} == {5.0}
     with pytest.raises(ConfigError, match="`eval_limit` is 0"):
         small(eval_limit=0)
+
+
+def make_vector(num_envs: int) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+    mode = gymnasium.vector.AutoresetMode.SAME_STEP  # episodes cannot be cut from outside
+    return gymnasium.vector.SyncVectorEnv([CartPoleEnv] * num_envs, autoreset_mode=mode)
+
+
+def test_a_function_that_makes_vector_environments_evolves_and_its_episodes_are_not_cut() -> None:
+    few: dict[str, Any] = {**SMALL, "max_env_steps": 600}
+    assert evolve(DQN, make_vector, SEARCH, **few).numbers["generations"] > 0
+    for _ in range(2):  # begins and resumes
+        trial = evolve(DQN, make_vector, SEARCH, smoke=True, out="trial", resume=True, **few)
+        assert trial.numbers["eval_episodes"] > 0
+    for limit in ("eval_limit", "episode_limit"):
+        with pytest.raises(ConfigError) as caught:
+            evolve(DQN, make_vector, SEARCH, **{**few, limit: 9})
+        told = str(caught.value)
+        assert told.startswith("`max_episode_steps` (or `episode_limit`, `eval_limit`) is 9, and ")
+        assert told.endswith("Limit them there.")
 
 
 def test_an_evaluation_takes_at_most_4_times_what_an_agent_learns_from() -> None:

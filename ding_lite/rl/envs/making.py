@@ -21,7 +21,7 @@ from gymnasium.envs.registration import EnvSpec as Registration, load_env_creato
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from ding_lite.errors import ConfigError, EnvError, kind_of
+from ding_lite.errors import ConfigError, DingLiteError, EnvError, kind_of
 from ding_lite.io.importing import find_again, is_file
 from ding_lite.rl.envs.checks.faults import (
     Env,
@@ -30,6 +30,7 @@ from ding_lite.rl.envs.checks.faults import (
     missing_package,
     obs_and_info,
     raising_env_errors,
+    text_of,
 )
 from ding_lite.rl.envs.checks.wrapper import CheckedEnv
 from ding_lite.rl.envs.forms import supported_action_space, supported_obs_space
@@ -217,18 +218,22 @@ class EnvMaker:
             if isinstance(env, VectorEnv):
                 env.close()
                 raise ConfigError(
-                    f"`max_episode_steps` (or `episode_limit`) is {limit}, and {name} makes a "
-                    f"vector environment, of which the parts were not made here. Limit them there."
+                    f"`max_episode_steps` (or `episode_limit`, `eval_limit`) is {limit}, and "
+                    f"{name} makes a vector environment, of which the parts were not made here. "
+                    f"Limit them there."
                 )
             return gymnasium.wrappers.TimeLimit(env, limit)
+        except DingLiteError:
+            raise
         except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
             raise missing_package(name, error) from error
         except BaseException as error:
             is_wrong = isinstance(error, ValueError) and "max_episode_steps" in str(error)
             if is_wrong or (isinstance(error, TypeError) and (args or "argument" in str(error))):
                 raise ConfigError(
-                    f"{name} could not be made with the arguments {args}: {error}. Give others: "
-                    f"env_args={{...}}, or --env-arg NAME=VALUE."
+                    f"{name} could not be made with the arguments {args}: "
+                    f"{text_of(error).rstrip('.')}. Give others: env_args={{...}}, or "
+                    f"--env-arg NAME=VALUE."
                 ) from error
             if (fault := fault_of(name, "__init__", error)) is None:
                 raise
