@@ -185,3 +185,14 @@ OF_ENVS, PARTS, NO_SETTINGS, ALSO_SETTINGS = (
 )
 """Options of the environment, of the policy's parts, of runs, which are not settings, and those
 that are."""
+
+
+def _how_given(option: str, facts: Mapping[str, Any]) -> str:
+    flag = facts["flag"] or f"--{option.replace('_', '-')}"
+    on_command_line = f"{flag} on the command line, " if facts["typed"] else ""
+    in_python = "use=[mw.report(fn, every=...)]" if option == "report" else f"{option}=..."
+    return f"{on_command_line}{facts['of'][0]}(..., {in_python}) in Python"
+
+
+HOW_GIVEN = {one.name: _how_given(one.name, one.metadata) for one in _OF_CALLS if one.name != "env"}
+"""How each option is given, in words for messages."""

@@ -21,7 +21,7 @@ from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, did_you_mean, kind_of
 from ding_lite.io.importing import find_member, refuse_while_importing
 from ding_lite.options import elsewhere
-from ding_lite.options.run_options import NO_SETTINGS, NUM_ENVS, OF_FILES, PARTS
+from ding_lite.options.run_options import HOW_GIVEN, NO_SETTINGS, NUM_ENVS, OF_FILES, PARTS
 from ding_lite.recipes.choices import Choices
 from ding_lite.recipes.layers import Layers
 from ding_lite.recipes.options import Options, as_chosen, settled
@@ -281,9 +281,10 @@ def _check_program(saved: SavedOptions, program: str) -> None:
 def _function(place_and_name: str) -> Any:  # noqa: ANN401 - `mw.report` checks it
     place, _, name = place_and_name.rpartition(":")
     if not place:
+        is_file = name.endswith(".py")
         raise ConfigError(
-            f"`--report` is {place_and_name!r}; a function was expected, named with its file or "
-            f"module: path/to/file.py:{place_and_name}."
+            f"`--report` is {name!r}; a function was expected, named with its file or module: "
+            f"{f'{name}:my_logger' if is_file else f'path/to/file.py:{name}'}."
         )
     return find_member(place, name)
 
@@ -313,14 +314,11 @@ def _check_all_names(
 def _check_names(policy: str, given: Iterable[str], known: list[str]) -> None:
     faults = []
     for key in map(str, given):
-        if (option := elsewhere.OPTIONS.get(key, key)) in NO_SETTINGS:
+        if (option := elsewhere.OPTIONS.get(key, key)) in HOW_GIVEN and option not in known:
             what = f'"{key}" is an option and no setting'
             if key != option:
                 what = f'"{key}" is unknown. Did you mean the option "{option}"'
-            faults.append(
-                f"{what}: --{option.replace('_', '-')} on the command line, train(..., "
-                f"{option}=...) in Python" + "?" * (key != option)
-            )
+            faults.append(f"{what}: {HOW_GIVEN[option]}" + "?" * (key != option))
         elif key not in known:
             setting = elsewhere.known_setting(key, known)
             meant = f' Did you mean "{setting}"?' if setting else did_you_mean(key, known)

@@ -212,6 +212,12 @@ def test_an_environment_without_a_threshold_has_no_target() -> None:
             '"total_timesteps" is unknown. Did you mean the option "max',
         ),
         ("dqn", {"num_envs": 1}, "--num-envs on the command line, train(..., num_envs=...) in Py"),
+        # Only forms that exist.
+        ("dqn", {"use": []}, '"use" is an option and no setting: train(..., use=...) in Python'),
+        ("dqn", {"network": []}, "an option and no setting: train(..., network=...) in Python"),
+        ("dqn", {"report": []}, "--report on the command line, train(..., use=[mw.report(fn, eve"),
+        ("dqn", {"env_args": {}}, "--env-arg on the command line, train(..., env_args=...) in P"),
+        ("dqn", {"population": 2}, "--population on the command line, evolve(..., population=...)"),
         ("dqn", {"lr": "fast"}, "`lr` is 'fast'; `float` was expected"),
         ("dqn", {"double": "no"}, "`double` is 'no'; `bool` (true or false) was expected"),
         ("dqn", {"hidden": "32"}, "is '32'; `tuple[int, ...]`, such as `64,` or `64,64`, was exp"),
@@ -232,6 +238,15 @@ def test_a_slip_in_the_settings_is_explained(
     with pytest.raises(ConfigError) as caught:
         make_plan(name, "CartPole-v1" if name == "dqn" else "Pendulum-v1", settings, Choices())
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("report", "meant"),
+    [("loggers.py", r"loggers\.py:my_logger\."), ("tell", r"path/to/file\.py:tell\.")],
+)
+def test_a_logger_without_its_file_or_its_name_is_refused(report: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"`--report` is '{report}'; .* or module: {meant}$"):
+        make_plan("dqn", "CartPole-v1", {}, Choices(report=[report]))
 
 
 def begun(directory: Path, **config: Any) -> Path:
