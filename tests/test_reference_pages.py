@@ -13,6 +13,7 @@ import pytest
 
 from ding_lite import errors, middleware as mw
 from ding_lite.options.derived import sentences_of
+from ding_lite.options.run_options import ALSO_SETTINGS, OF_ENVS, OF_FILES
 from ding_lite.recipes.table import RECIPES
 from ding_lite.runtime.context import LOCAL_KEYS
 from ding_lite.settings.environment import PREFIX, Settings
@@ -49,6 +50,13 @@ def test_environment_lists_every_setting_with_its_default_and_meaning() -> None:
         PREFIX + field.name.upper(): [default(field.default), docs[field.name]]
         for field in fields(Settings)
     }
+
+
+def test_the_command_line_lists_the_options_that_a_file_may_have() -> None:
+    text = (REFERENCE / "command-line.md").read_text()
+    listed = text.partition("may have all settings and these options:")[2].partition(":\n")[0]
+    known = {*OF_FILES, *OF_ENVS, *ALSO_SETTINGS, "search"} - {"env"}
+    assert set(re.findall("`([a-z_]+)`", listed)) == known
 
 
 def test_settings_lists_all_defaults_and_presets(request: pytest.FixtureRequest) -> None:

@@ -36,10 +36,12 @@ from ding_lite.recipes.runs.directory import (
 )
 from ding_lite.rl.envs.atari import ATARI_ARGS, play_atari
 from ding_lite.rl.envs.making import EnvMaker
-from ding_lite.rl.envs.naming import described, short_name, undescribed
+from ding_lite.rl.envs.naming import described, find_registered, short_name, undescribed
 
-_OF_ENVS = {"env_args": dict, "imports": list}
+_OF_ENVS = {"env_args": dict, "wrappers": list, "imports": list}
 """Keys about the environment that a file of settings may have, with their types."""
+_OF_WRAPPERS = {"name": str, "args": dict}
+"""Keys of a wrapper in such a file, with their types."""
 _MOST_BYTES = 1 << 16
 """Limit of a TOML file: reading a key of very many parts takes minutes."""
 _PARAMETERS = {kind.__name__: kind for kind in (Range, Choice)}
@@ -85,6 +87,7 @@ class SavedOptions:
         about = self.options
         if not self._is_of(env):
             return env
+        self._check_full_name(env)
         if about.get("env_args", {}) is None and not env.args:
             raise ConfigError(
                 f"The arguments of the environment of {self.place} cannot be found again, as JSON "
@@ -113,6 +116,19 @@ class SavedOptions:
             wrappers=env.wrappers or [undescribed(one) for one in code.get("wrappers", ())],
             imports=env.imports or [find_again(str(one)) for one in about.get("imports") or ()],
         )
+
+    def _check_full_name(self, env: EnvMaker) -> None:
+        """Refuse the last part of the saved name if no environment is registered by it."""
+        saved = self.options.get("env")
+        if env.env != short_name(env.env) or saved in (None, env.env) or env.imports:
+            return
+        try:
+            find_registered(env.env)
+        except ConfigError as error:
+            raise ConfigError(
+                f"There is no environment {env.env!r} in gymnasium's registry; the full name of "
+                f"that of {self.place} was expected: {saved}."
+            ) from error
 
     def _is_of(self, env: EnvMaker) -> bool:
         return short_name(self.options.get("env") or env.env) == short_name(env.env)
@@ -154,8 +170,11 @@ def read_config(path: Path) -> SavedOptions:
         if not isinstance(value, _OF_ENVS[name]):
             raise ConfigError(
                 f"`{name}` in {path} is {value!r}; a {_OF_ENVS[name].__name__} was expected: "
-                f"env_args = {{length = 12}}, imports = ['tasks.py']."
+                f"env_args = {{length = 12}}, wrappers = ['tasks.py:Scaled'], "
+                f"imports = ['tasks.py']."
             )
+    if "wrappers" in options:
+        options["wrappers"] = [_wrapper(path, one) for one in options["wrappers"]]
     search = values.pop("search", None)
     if not isinstance(search, dict | None):
         raise ConfigError(
@@ -163,6 +182,21 @@ def read_config(path: Path) -> SavedOptions:
             f'search = {{lr = "1e-4:1e-2:log", batch_size = "8:64"}}.'
         )
     return SavedOptions(place=path, options=options, settings=values, searched=search)
+
+
+def _wrapper(path: Path, given: object) -> Mapping[str, Any]:
+    """Return a wrapper in a file of settings as the description of a run has it."""
+    about: Any = {"name": given} if isinstance(given, str) else given
+    is_known = isinstance(about, dict) and all(
+        isinstance(value, _OF_WRAPPERS.get(key, ())) for key, value in about.items()
+    )
+    if not is_known or ":" not in about.get("name", ""):
+        raise ConfigError(
+            f"A wrapper in {path} is {given!r}; expected is its name with its file or module, or "
+            f"a table of name and args: wrappers = ['tasks.py:scaled', "
+            f"{{name = 'tasks.py:Scaled', args = {{by = 2.0}}}}]."
+        )
+    return dict(about)
 
 
 def _of_run(place: Path, about: Mapping[str, Any]) -> SavedOptions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,36 @@ def test_a_toml_file_names_arguments_and_imports(registering: str) -> None:
         file.write_text(text)
         with pytest.raises(ConfigError, match=r"in best.toml is .*; a (list|dict) was expected"):
             read_config(file)
+
+
+def test_a_toml_file_names_wrappers_with_their_arguments(tmp_path: Path) -> None:
+    Path("wrapping_line.py").write_text(
+        "import gymnasium\n"
+        "def wrapped(env): return gymnasium.wrappers.TransformReward(env, float)\n"
+    )
+    file = Path("best.toml")
+    limit = "{name = 'gymnasium.wrappers.common:TimeLimit', args = {max_episode_steps = 7}}"
+    file.write_text(f"wrappers = ['wrapping_line.py:wrapped', {limit}]\n")
+    plan = make_plan("dqn", CartPoleEnv, {}, Choices(config=file))
+    assert plan.options.env_description["wrappers"] == [
+        {"name": f"{Path.cwd()}/wrapping_line.py:wrapped"},
+        {"name": "gymnasium.wrappers.common:TimeLimit", "args": {"max_episode_steps": 7}},
+    ]
+    for text in ("3", "'wrapped'", "{args = {}}", "{name = 3}", "{name = 'a:b', by = 2}"):
+        file.write_text(f"wrappers = [{text}]")
+        with pytest.raises(ConfigError, match=r"A wrapper in best.toml is .*; expected is its nam"):
+            read_config(file)
+    file.write_text("wrappers = ['wrapping_line.py:other']")
+    with pytest.raises(ConfigError, match=r"no class or function `other`.*It has: wrapped"):
+        make_plan("dqn", CartPoleEnv, {}, Choices(config=file))
+
+
+def test_a_short_name_of_the_environment_of_a_run_is_refused_with_its_full_name() -> None:
+    plan = make_plan("dqn", "gymnasium.envs.classic_control:CartPoleEnv", {}, Choices())
+    with Run("dqn", replace(plan.options, out=Path("here")), config=plan.described):
+        pass
+    with pytest.raises(ConfigError, match=r"full name .* gymnasium\.envs.*:CartPoleEnv\.$"):
+        make_plan("dqn", "CartPoleEnv", {}, Choices(out=Path("here"), resume=True))
 
 
 def test_a_search_is_refused_for_a_single_agent() -> None:

@@ -28,7 +28,14 @@ from ding_lite.errors import (
     did_you_mean,
     pip_line,
 )
-from ding_lite.io.importing import find_again, import_fault, import_place, is_file, place_of
+from ding_lite.io.importing import (
+    find_again,
+    find_member,
+    import_fault,
+    import_place,
+    is_file,
+    place_of,
+)
 from ding_lite.rl.envs.checks.faults import RAISED
 
 Make: TypeAlias = Callable[..., Any]
@@ -127,9 +134,8 @@ def described(made: object) -> dict[str, Any] | None:
 
 
 def undescribed(about: Mapping[str, Any]) -> Make:
-    found = find_env(find_again(about["name"]))
-    if isinstance(found, Registration):
-        raise ConfigError(f"{about['name']} is an environment; a function was expected.")
+    place, _, name = find_again(about["name"]).rpartition(":")
+    found: Make = find_member(place, name)
     return partial(found, **about["args"]) if "args" in about else found
 
 
