@@ -370,6 +370,16 @@ def test_a_run_says_how_to_have_more_evaluations_where_the_share_allows_few(
     assert said in told
 
 
+@pytest.mark.parametrize(("length", "episodes"), [(100, 2), (300, 1)])
+def test_a_verdict_of_a_short_run_has_one_episode_beyond_its_share(
+    length: int, episodes: int
+) -> None:
+    made: dict[str, Any] = {"env_args": {"length": length}, "max_env_steps": 2_000}
+    numbers = ding_lite.train("dqn", Lasts, update_ratio=0.05, quiet=True, **made).numbers
+    assert numbers["verdict_env_steps"] == length * episodes
+    assert numbers["eval_episodes"] == episodes
+
+
 def test_short_verdicts_and_evaluations_that_were_asked_for_are_whole() -> None:
     small = never_there()
     assert small["eval_env_steps"] <= 400
@@ -422,6 +432,25 @@ class Survives(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         return np.zeros(2, np.float32), 1.0, bool(self.np_random.random() < 0.1), False, {}
+
+
+class Lasts(gymnasium.Env[Any, Any]):
+    """Ends after some env steps, and has no time limit."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.age = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.age += 1
+        return np.zeros(2, np.float32), 1.0, self.age >= self.length, False, {}
 
 
 class Waits(gymnasium.Env[Any, Any]):

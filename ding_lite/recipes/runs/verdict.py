@@ -20,7 +20,7 @@ from ding_lite.rl.protocols import Policy
 
 JUDGED_EPISODES = 20
 _ALWAYS, _AT_LEAST = 10_000, 1_000
-"""Env steps that a verdict may always take: for 20 episodes if they suffice, and for one."""
+"""Env steps that a verdict may always take: for 20 episodes if they suffice, and for the first."""
 _DELIVERED = {"best": "the policy of the best evaluation", "last": "the last policy"}
 _WHY = {"best": ", as the share had no env steps left", "last": ", as its evaluation ended the run"}
 JUDGE_SEED = 1_000_003
@@ -144,6 +144,8 @@ class _Room:
     env_steps: float = math.inf
     num_envs: int = JUDGED_EPISODES
     """The number of episodes that are played at a time."""
+    at_first: int = 0
+    """Env steps that the first of them may take in any case."""
 
     def after(self, played: Played) -> _Room:
         """Return the room of a second policy: what the first one has left of the room of both."""
@@ -176,7 +178,7 @@ def _room(
     at_once = max(1, min(options.num_envs // ENVS_FOR_ONE_OF_EVALUATIONS, int(each / length)))
     while JUDGED_EPISODES % at_once:
         at_once -= 1
-    return _Room(JUDGED_EPISODES, max(each, _AT_LEAST) if is_alone else each, at_once)
+    return _Room(JUDGED_EPISODES, max(each, 0), at_once, _AT_LEAST if is_alone else 0)
 
 
 def _reaches(played: Played, options: Options) -> bool:
@@ -193,7 +195,8 @@ def _play(policy: Policy, options: Options, room: _Room, *, seed: int = 0) -> Pl
     values: list[float] = []
     with make_envs(options.env, num_envs, seed=seed, frame_stack=policy.spec.frame_stack) as envs:
         while len(values) * num_envs < room.episodes and spent + longest <= room.env_steps:
-            most = None if math.isinf(room.env_steps) else int(room.env_steps) - spent
+            left = max(room.env_steps - spent, 0 if values else room.at_first)
+            most = None if math.isinf(left) else int(left)
             played = play(policy, envs, max_env_steps=most)
             spent, longest = spent + played.env_steps, max(longest, played.env_steps)
             if played.episodes == num_envs:
