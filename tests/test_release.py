@@ -80,8 +80,15 @@ def test_the_source_distribution_has_what_the_readme_refers_to() -> None:
     lines = [line.split() for line in (ROOT / "MANIFEST.in").read_text().splitlines()]
     packed = {name for verb, *names in lines if verb in ("include", "graft") for name in names}
     text = (ROOT / "README.md").read_text()
-    targets = set(re.findall(r"\]\(([^)#:]+)\)", text)) | {"Makefile", "examples"}
+    targets = set(re.findall(r"\]\(([^)#:]+)\)", text)) | {"examples"}
     assert {target.split("/")[0] for target in targets} - packed - {"LICENSE"} == set()
+
+
+def test_the_source_distribution_has_no_file_that_needs_the_tests() -> None:
+    text = (ROOT / "MANIFEST.in").read_text()
+    assert "prune tests" in text.splitlines()
+    included = {name for line in text.splitlines() if line[0] != "#" for name in line.split()[1:]}
+    assert {"Makefile", "mkdocs.yml"} & included == set()
 
 
 def test_a_refused_release_builds_nothing(
