@@ -296,10 +296,12 @@ class Run:
         }
         if stages := seconds_by_stage(last, wall_s=wall_s):
             seconds = round(self._clock.now() - began, 3)
-            # Those of a policy, or those of a population.
+            # Those of a policy, or those of a population; a stage of the user's may evaluate, too.
             evaluated = int(last.get("eval_env_steps") or last.get("eval_steps") or 0)
+            is_counted = evaluated > 0 or last.get("eval_return") is None
+            evaluated -= env_steps if verdict is confirmed else 0
             result["seconds"] = {**stages, "verdict": seconds}
-            result["eval_env_steps"] = evaluated - (env_steps if verdict is confirmed else 0)
+            result["eval_env_steps"] = evaluated if is_counted else None
             result["verdict_env_steps"] = env_steps
         if judged.delivered is not None:
             result["delivered"] = judged.delivered

@@ -593,6 +593,23 @@ def test_the_last_line_has_the_env_steps_of_a_populations_evaluations(tmp_path: 
     assert (line["env_steps"], line["eval_env_steps"]) == (140, 40)
 
 
+@pytest.mark.parametrize(("eval_return", "counted"), [(1.0, None), (None, 0)])
+def test_env_steps_of_evaluations_that_a_stage_has_not_counted_are_not_0(
+    tmp_path: Path, eval_return: float | None, counted: int | None
+) -> None:
+    def evaluate(ctx: Context) -> None:
+        ctx.env_step = 100
+        if eval_return is not None:
+            ctx.metrics["eval_return"] = eval_return
+
+    with Run("mine", options(out=tmp_path)) as run:
+        with Task() as task:
+            task.use(evaluate).use(run.time(task, every=1))
+            task.use(mw.jsonl(run.metrics, every=1)).run(max_step=1)
+        line = run.judge(make_policy())
+    assert line["eval_env_steps"] == counted
+
+
 @pytest.mark.parametrize(("verdict", "is_long"), [(114.0, True), (1.5, False)])
 def test_a_verdict_of_more_than_a_tenth_of_a_run_is_explained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], verdict: float, is_long: bool
