@@ -121,7 +121,7 @@ class Report(_OfRuns):
 
     function = "ding_lite.cli.report.report", "report_runs"
     takes, example = "[options] RUN ...", "runs/dqn/CartPole-v1/* --out report.html"
-    out = Option(type=path, default="report.html", metavar="FILE")
+    out = Option(type=path, metavar="FILE")
     """the page, a file that opens without a server (default: report.html)"""
     no_video = Option(action="store_true")
     """record no video of the best policy"""

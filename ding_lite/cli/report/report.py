@@ -34,13 +34,17 @@ _MOST_FILMS = 4
 def report_runs(options: argparse.Namespace) -> None:
     configure("warning")
     if options.live:
+        if options.out is not None:
+            raise ConfigError(
+                f"--out is {options.out}, but nothing is written with --live. Leave one out."
+            )
         _serve(options.runs, options.port or 0)
     if options.port is not None:
         raise ConfigError(
             f"--port is {options.port}, but nothing is served without --live. Add that, or leave "
             f"--port out."
         )
-    path = file_path(options.out)
+    path = file_path(options.out or "report.html")
     results = find_results(options.runs)
     videos = {} if options.no_video else _videos(results, trust=options.trust)
     content = page(results, videos)

@@ -198,6 +198,7 @@ def test_the_state_of_a_run_is_told(runs: Path) -> None:
         (["damaged"], "is damaged: line 1 of 1 is no row"),
         (["new"], "have not written anything yet"),
         (["r", "--port", "8000"], "nothing is served without --live"),
+        (["r", "--live", "--out", "x.html"], "nothing is written with --live"),
         (["r", "--out", "empty"], "empty is a directory"),
         (["r", "--out", "r/config.json/x"], "r/config.json cannot be made: it is there, and no"),
     ],
