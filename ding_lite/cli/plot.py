@@ -124,8 +124,8 @@ def _below(groups: Sequence[RunGroup]) -> str:
     most = max(len(group.runs) for group in groups)
     if most == 1:
         return "one run each" if len(groups) > 1 else ""
-    seeds = f"{most} seeds" if len(groups) == 1 else "all seeds"
-    return f"mean of {seeds}; the band goes from the least to the greatest"
+    runs = groups[0].size if len(groups) == 1 else "the runs of a curve"
+    return f"mean of {runs}; the band goes from the least to the greatest"
 
 
 def _print_results(groups: Sequence[RunGroup], metric: str) -> None:
@@ -154,7 +154,7 @@ def _row(run: Result, metric: str) -> tuple[str, ...]:
         as_text(float(y[-1])) + (f" (at {int(x[-1]):,})" if is_older else ""),
         as_text(float(y.max())),
         "" if run.final is None else as_text(run.final),
-        f"{last['wall_s']:,.1f} s",
+        f"{run.wall_s or 0.0:,.1f} s",
     )
 
 
@@ -162,6 +162,7 @@ def _summary(group: RunGroup, metric: str) -> tuple[str, ...]:
     curves = [run.points(metric)[1] for run in group.runs]
     last, best = [float(y[-1]) for y in curves], [float(y.max()) for y in curves]
     finals = [run.final for run in group.runs if run.final is not None]
+    of = f" (of {len(finals)})" if len(finals) < len(group.runs) else ""
     steps = [float(run.env_steps or 0) for run in group.runs]
     return (
         f"{group.label}, mean of {len(group.runs)}",
@@ -170,6 +171,6 @@ def _summary(group: RunGroup, metric: str) -> tuple[str, ...]:
         "",
         f"{as_text(fmean(last))} ± {as_text(stdev(last))}",
         f"{as_text(fmean(best))} ± {as_text(stdev(best))}",
-        f"{as_text(fmean(finals))} ± {as_text(stdev(finals))}" if len(finals) > 1 else "",
+        f"{as_text(fmean(finals))} ± {as_text(stdev(finals))}{of}" if len(finals) > 1 else "",
         "",
     )

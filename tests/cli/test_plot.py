@@ -62,6 +62,24 @@ def test_the_final_evaluation_and_the_env_step_of_an_earlier_last_one_are_told(
     assert "training" not in out
 
 
+def test_a_mean_of_final_returns_tells_how_many_runs_have_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for seed in (1, 1, 2):
+        run = Path(f"r/{len(list(Path().glob('r/*')))}")
+        leave(str(run), seed=seed)
+        if seed == 1:
+            (run / "result.json").write_text('{"eval_return": 30.0, "wall_s": 9.0}')
+    assert main(["plot", "r", "--out", "curves.svg"]) == 0
+    *_, ended, killed, summary, _, _ = capsys.readouterr().out.splitlines()
+    assert "dqn on CartPole-v1, mean of 3" in summary
+    assert summary.rstrip().endswith("30 ± 0 (of 2)")
+    assert ended.split()[-3:] == ["30", "9.0", "s"]
+    assert killed.split()[-3:] == ["40", "4.0", "s"]
+    words = words_of(Path("curves.svg"))
+    assert any(word.startswith("mean of 3 runs of 2 seeds; the band goes") for word in words)
+
+
 def test_dollar_signs_in_names_are_drawn_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     evil = "$\\frac{$"
     leave("r/1", env=evil, program=evil)

@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element, tostring
 import numpy as np
 
 from ding_lite.cli.report.figures import NUM_COLORS, Line, chart, color_of, family, figure, tag
-from ding_lite.cli.report.records import Record, Stage, is_number, rates
+from ding_lite.cli.report.records import OF_TRAINING, Record, Stage, is_number, rates
 from ding_lite.io.files import named
 from ding_lite.middleware.report.log import as_text
 from ding_lite.middleware.report.throughput import STAGE_SECONDS
@@ -42,7 +42,7 @@ _MOST_EVALUATIONS = _MOST_SHOWN = 200
 _MOST_LIVES = 5_000
 _SEVERAL_SEEDS = (
     "Several seeds: the line is their median, the band goes from the least to the greatest. A run "
-    "that has ended counts on with its last value."
+    "that has ended counts on with its last value, any other one until its last value."
 )
 
 Videos = Mapping[str, Element | str]
@@ -151,23 +151,26 @@ def _remark(text: str) -> Element:
 
 
 def _summary(groups: Sequence[Group]) -> Element:
-    rows = []
+    rows, note = [], ""
     for run in _runs(groups):
         _, y = run.points(run.metric)
         last, best = (as_text(float(y[-1])), as_text(run.best())) if len(y) else ("", "")
-        env_steps, wall_s = as_text(run.env_steps or 0), f"{run.last['wall_s']:,.1f} s"
+        if last and run.metric == "return":
+            last, best, note = f"{last}*", f"{best}*", OF_TRAINING
+        env_steps, wall_s = as_text(run.env_steps or 0), f"{run.wall_s or 0.0:,.1f} s"
         about = (named(run.directory), _formatted(run.seed), run.state)
-        rows.append((*about, env_steps, last, best, _verdict(run.verdict), wall_s))
+        rows.append((*about, env_steps, last, best, _verdict(run), wall_s))
     headings = ["run", "seed", "state", "env steps", "last return", "best return"]
     headings += ["final evaluation", "time"]
-    return _section("Results", _table("What each run has reached", headings, rows))
+    table = _table("What each run has reached", headings, rows)
+    return _section("Results", table, *([_remark(note)] if note else []))
 
 
-def _verdict(verdict: Mapping[str, Any]) -> str:
-    value, episodes = verdict.get("eval_return"), verdict.get("eval_episodes")
+def _verdict(run: Record) -> str:
+    value, episodes = run.verdict.get("eval_return"), run.verdict.get("eval_episodes")
     if not isinstance(value, int | float) or not is_number(value):
-        return "none yet"
-    solved = verdict.get("solved")
+        return "none yet" if run.state in ("running", "interrupted") else "none"
+    solved = run.verdict.get("solved")
     shown = "" if solved is None else "solved, " if solved else "not solved, "
     return f"{shown}{as_text(value)} in {_counted(episodes, 'episode')}"
 
@@ -290,6 +293,7 @@ def _nodes(run: Record, of: str) -> Element | None:
         return None
     lines: dict[str, list[Line]] = {}
     rows = []
+    is_running = run.state == "running"  # else the last record is of a node that ran, too
     for color, (number, points) in enumerate(islice(run.nodes.items(), _MOST_SHOWN)):
         last = points[-1]
         labels = last.get("labels")
@@ -297,8 +301,8 @@ def _nodes(run: Record, of: str) -> Element | None:
         roles = [one for one in roles if "." not in one and one != "distributed"]
         name = shortened(f"node {number}" + (f" ({', '.join(roles)})" if roles else ""))
         counts = ("total_step", "env_step", *_SENT, *_RECEIVED)
-        state = shortened(f"{last.get('state')}")
-        rows.append((name, *(_formatted(last.get(count)) for count in counts), state))
+        state = [shortened(f"{last.get('state')}")] if is_running else []
+        rows.append((name, *(_formatted(last.get(count)) for count in counts), *state))
         for title, counted in (
             ("Messages sent per second", _SENT),
             ("Messages received per second", _RECEIVED),
@@ -307,14 +311,17 @@ def _nodes(run: Record, of: str) -> Element | None:
             lines.setdefault(title, []).append(Line(name, *rates(points, counted), color=color))
     charts = [chart(title, some, x_label="seconds") for title, some in lines.items()]
     headings = ["node", "steps", "env steps", "events out", "ctx out", "items out", "events in"]
-    headings += ["ctx in", "state"]
+    headings += ["ctx in", "state"] if is_running else ["ctx in"]
     return _section(
         f"Nodes and their messages{of}",
         _table("The newest counts of each node", headings, rows),
         _legend(line.label for line in lines["Steps per second"]),
         _cards(charts),
         *_more(len(run.nodes), _MOST_SHOWN),
-        _remark("Nodes on the machine of the node that reports. Items count where they are sent."),
+        _remark(
+            "Nodes on the machine of the node that reports, as last recorded: every second, later "
+            "each hundredth of the job's age. Items count where they are sent."
+        ),
     )
 
 

@@ -18,16 +18,18 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from ding_lite.errors import ConfigError, printable
-from ding_lite.io.reading import parse_json, read_file, read_json_object
+from ding_lite.io.reading import parse_json, read_file
 from ding_lite.middleware.report.style import LARGEST
 from ding_lite.recipes.evolve import LINEAGE
-from ding_lite.recipes.runs.directory import CONFIG, METRICS, NODES, PIPELINE, RESULT, is_locked
+from ding_lite.recipes.runs.directory import CONFIG, METRICS, NODES, PIPELINE, is_locked
 from ding_lite.recipes.runs.results import Result, shortened
 from ding_lite.recipes.runs.stages import seconds_by_stage
 from ding_lite.recipes.table import RECIPES
 from ding_lite.rl.batch import NumpyArray
 
 State: TypeAlias = Literal["done", "running", "interrupted", "unknown"]
+OF_TRAINING = "* of training episodes, which explore, as the run has no evaluation"
+"""The note on returns that are marked with `*`."""
 _MOST_BYTES = 64 << 20
 _EVOLVE = "evolve-"
 _MOST = 1_000_000
@@ -55,13 +57,6 @@ class Record(Result):
                 f"{self.directory / CONFIG} names no program (`example`), so that it is of no run. "
                 f"Name other directories."
             )
-
-    @cached_property
-    def verdict(self) -> dict[str, Any]:
-        """The last line of the run; empty if it has not ended."""
-        with suppress(OSError, ValueError):
-            return read_json_object(self.directory / RESULT, most=_MOST_BYTES)
-        return {}
 
     @property
     def last(self) -> dict[str, Any]:
@@ -96,7 +91,7 @@ class Record(Result):
     def stages(self) -> dict[str, float]:
         seconds = self.verdict.get("seconds")
         if not isinstance(seconds, dict):
-            seconds = seconds_by_stage(self.last, wall_s=self.last.get("wall_s", 0.0))
+            seconds = seconds_by_stage(self.last, wall_s=self.wall_s or 0.0)
         return {name: max(0.0, s) for name, s in seconds.items() if is_number(s)}
 
     @property

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.cli.parsing.arguments import SORTED_BY
-from ding_lite.cli.report.records import Record
+from ding_lite.cli.report.records import OF_TRAINING, Record
 from ding_lite.cli.tables import print_table
 from ding_lite.errors import ConfigError, printable
 from ding_lite.io.files import by_number, named
@@ -40,7 +40,7 @@ def list_runs(options: argparse.Namespace) -> None:
     elif rows:
         print_table(SORTED_BY, [[_formatted(row, name) for name in SORTED_BY] for row in rows])
         if any(_is_of_training(row, name) for row in rows for name in _OF_TRAINING):
-            print("* of training episodes, which explore, as the run has no evaluation")
+            print(OF_TRAINING)
     else:
         raise ConfigError(f"There is no run in {named(folder)}. `ding-lite train` makes one.")
 
@@ -58,7 +58,7 @@ def _row(run: Record) -> dict[str, Any]:
         float(evaluated[-1]) if len(evaluated) else None,
         float(evaluated.max()) if len(evaluated) else None,
         run.final,
-        run.last.get("wall_s"),
+        run.wall_s,
         run.state,
         run.changed,
     )

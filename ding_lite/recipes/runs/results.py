@@ -39,8 +39,8 @@ _END_BYTES = 1 << 20
 """The end of a metrics file that is read for its last row: in a day a run may write 1 GB."""
 _OF_RUNS = (CONFIG, METRICS)
 """Files of a run, of which one at least is there."""
-_ONLY_OF_ONE = {"seed", "smoke", "target", "max_env_steps"}
-"""Options in which the runs of a group may differ."""
+_ONLY_OF_ONE = {"seed", "smoke"}
+"""Options in which the runs of a group may differ; `smoke` is saved as `max_env_steps`."""
 
 _MOST_LETTERS = 200
 _PLAIN = ("program", "env")
@@ -84,12 +84,22 @@ class Result:
         }
 
     @cached_property
+    def verdict(self) -> dict[str, Any]:
+        """The last line of the run; empty if it has not ended."""
+        with suppress(OSError, ValueError):
+            return read_json_object(self.directory / RESULT, most=_END_BYTES)
+        return {}
+
+    @property
     def final(self) -> float | None:
         """The mean return of the final evaluation; None if the run has not ended."""
-        with suppress(OSError, ValueError):
-            value = read_json_object(self.directory / RESULT, most=_END_BYTES).get("eval_return")
-            return float(value) if isinstance(value, int | float) and _is_told(value) else None
-        return None
+        return self._judged("eval_return")
+
+    @property
+    def wall_s(self) -> float | None:
+        """The running time: that of the whole run, or until the last row if it has not ended."""
+        until_last_row = self.rows[-1]["wall_s"] if self.rows else None
+        return until_last_row if (whole := self._judged("wall_s")) is None else whole
 
     def has(self, metric: str) -> bool:
         return any(row.get(metric) is not None for row in self.rows)
@@ -102,6 +112,10 @@ class Result:
                 rows[row["env_step"] if row.get(when) is None else row[when]] = row[metric]
         x, y = np.array(list(rows), np.float64), np.array(list(rows.values()), np.float64)
         return np.clip(x, -LARGEST, LARGEST), np.clip(y, -LARGEST, LARGEST)
+
+    def _judged(self, name: str) -> float | None:
+        value = self.verdict.get(name)
+        return float(value) if isinstance(value, int | float) and _is_told(value) else None
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -117,7 +131,14 @@ class RunGroup:
 
     @property
     def name(self) -> str:
-        return self.label if len(self.runs) == 1 else f"{self.label} ({len(self.runs)} seeds)"
+        return self.label if len(self.runs) == 1 else f"{self.label} ({self.size})"
+
+    @property
+    def size(self) -> str:
+        """The number of its seeds in words, and that of its runs if some have the same seed."""
+        seeds = len({run.seed for run in self.runs})
+        text = f"{seeds} seed{'s' * (seeds != 1)}"
+        return text if seeds == len(self.runs) else f"{len(self.runs)} runs of {text}"
 
 
 class Spread(NamedTuple):
@@ -180,12 +201,13 @@ def spread_of(runs: Sequence[Result], metric: str) -> Spread:
     """Join the curves of several runs.
 
     Curves are interpolated linearly. A run that has ended keeps its last value, since most runs end
-    because they have reached their target.
+    because they have reached their target. Any other run counts until its last value.
     """
     curves = [run.points(metric) for run in runs]
+    beyond = [None if run.verdict else np.nan for run in runs]
     x = np.linspace(min(x[0] for x, _ in curves), max(x[-1] for x, _ in curves), GRID_POINTS)
-    y = np.array([np.interp(x, own_x, own_y) for own_x, own_y in curves])
-    return Spread(x, y.mean(axis=0), y.min(axis=0), y.max(axis=0), np.median(y, axis=0))
+    y = np.array([np.interp(x, *xy, right=right) for xy, right in zip(curves, beyond, strict=True)])
+    return Spread(x, *(fn(y, axis=0) for fn in (np.nanmean, np.nanmin, np.nanmax, np.nanmedian)))
 
 
 def title_of(groups: Sequence[RunGroup]) -> str:

@@ -173,6 +173,43 @@ def test_one_evaluation_and_a_verdict_of_one_episode_are_no_plurals() -> None:
     assert {"1 evaluation", "3 in 1 episode"} <= set(page.texts)
 
 
+def test_returns_of_training_are_marked_as_those_of_evaluations_are_not() -> None:
+    leave("r/1", rows=1)
+    page = written("r", "--no-video")
+    assert page.texts.count("5*") == 2
+    assert "* of training episodes, which explore, as the run has no evaluation" in page.texts
+    leave("evaluated")
+    assert not any("*" in text for text in written("evaluated", "--no-video").texts)
+
+
+def test_a_run_without_a_description_has_no_final_evaluation_to_wait_for() -> None:
+    leave("r")
+    assert "none yet" in written("r", "--no-video").texts
+    Path("r/config.json").unlink()
+    texts = written("r", "--no-video").texts
+    assert {"unknown", "none"} <= set(texts)
+    assert "none yet" not in texts
+
+
+def test_the_time_in_the_results_is_that_of_the_whole_run() -> None:
+    leave("r")
+    assert "4.0 s" in written("r", "--no-video").texts
+    Path("r/result.json").write_text('{"eval_return": 3.0, "eval_episodes": 1, "wall_s": 116.51}')
+    assert "116.5 s" in written("r", "--no-video").texts
+
+
+def test_nodes_have_a_state_only_while_the_run_goes_on() -> None:
+    leave("r")
+    node = {"node": 0, "labels": [], "state": "waiting", "total_step": 4}
+    Path("r/nodes.jsonl").write_text(json.dumps({"wall_s": 1, "nodes": [node]}) + "\n")
+    lock = Lock(Path("r"))
+    assert "waiting" in written("r", "--no-video").texts
+    lock.release()
+    page = written("r", "--no-video")
+    assert "Nodes and their messages" in page.texts
+    assert "waiting" not in page.texts
+
+
 def test_the_state_of_a_run_is_told(runs: Path) -> None:
     shutil.copytree(runs / "runs/dqn/CartPole-v1/1", "r")
 

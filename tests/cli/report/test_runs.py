@@ -57,7 +57,10 @@ def test_returns_of_training_are_marked_and_the_final_evaluation_has_its_own_col
 ) -> None:
     leave("runs/1")
     leave("runs/2", rows=1)
-    for run, result in (("1", '{"eval_return": 7.5}'), ("2", '{"eval_return": null}')):
+    for run, result in (
+        ("1", '{"eval_return": 7.5, "wall_s": 8.5}'),
+        ("2", '{"eval_return": null}'),
+    ):
         Path(f"runs/{run}/result.json").write_text(result)
     assert main(["runs", "--sort", "run"]) == 0
     heading, *rows, note = capsys.readouterr().out.splitlines()
@@ -70,6 +73,7 @@ def test_returns_of_training_are_marked_and_the_final_evaluation_has_its_own_col
     assert main(["runs", "--json", "--sort", "last"]) == 0
     one, two = json.loads(capsys.readouterr().out)["runs"]
     assert [one[name] for name in ("last", "final", "training_last")] == [20.0, 7.5, 20.0]
+    assert (one["time"], two["time"]) == (8.5, 1)  # of the whole run, and until its last row
     assert [two[name] for name in ("last", "final", "training_last")] == [None, None, 5.0]
 
 

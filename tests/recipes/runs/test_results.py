@@ -27,12 +27,14 @@ def leave(
     program: str = "dqn",
     env: str = "CartPole-v1",
     rows: int = 4,
+    target: float = 475.0,
+    max_env_steps: int = 500,
     **config: Any,
 ) -> None:
     """Leave what a run would leave: an evaluation every second row, of 10 for each seed."""
     path = Path(directory)
     path.mkdir(parents=True)
-    options = {"env": env, "seed": seed, "max_env_steps": 500 + seed, "target": 475.0}
+    options = {"env": env, "seed": seed, "max_env_steps": max_env_steps, "target": target}
     described = {"example": program, "options": options, "config": {"lr": 0.5, **config}}
     (path / "config.json").write_text(json.dumps(described))
     lines = [
@@ -199,6 +201,12 @@ SAC, TD3 = {"program": "sac", "alpha": 1.0}, {"program": "td3", "noise": 0.1}
             "sac and td3 on CartPole-v1",
         ),
         ([{}, {"program": "ppo", "lr": 0.25}], {"dqn": 1, "ppo": 1}, "dqn and ppo on CartPole-v1"),
+        (
+            [{}, {"max_env_steps": 900}, {"seed": 1}],
+            {"max_env_steps 500": 2, "max_env_steps 900": 1},
+            "dqn on CartPole-v1",
+        ),
+        ([{}, {"target": 9.0}], {"target 475.0": 1, "target 9.0": 1}, "dqn on CartPole-v1"),
     ],
 )
 def test_runs_that_differ_by_their_seeds_are_a_group_that_is_named_by_other_differences(
@@ -211,8 +219,44 @@ def test_runs_that_differ_by_their_seeds_are_a_group_that_is_named_by_other_diff
     assert title_of(groups) == title
 
 
+@pytest.mark.parametrize(
+    ("seeds", "name"),
+    [
+        ([7], "dqn on CartPole-v1"),
+        ([0, 7], "dqn on CartPole-v1 (2 seeds)"),
+        ([7, 7], "dqn on CartPole-v1 (2 runs of 1 seed)"),
+        ([0, 7, 7], "dqn on CartPole-v1 (3 runs of 2 seeds)"),
+    ],
+)
+def test_a_group_is_named_with_its_seeds_and_runs_of_the_same_seed_are_no_seeds(
+    seeds: list[int], name: str
+) -> None:
+    for number, seed in enumerate(seeds):
+        leave(f"r/{number}", seed=seed)
+    assert [group.name for group in group_results(find_results(["r"]))] == [name]
+
+
+def test_the_time_of_a_run_that_has_ended_is_not_that_of_its_last_row() -> None:
+    leave("r")
+    assert find_results(["r"])[0].wall_s == 4.0
+    for result, wall_s in (('{"wall_s": 9.5}', 9.5), ('{"wall_s": "x"}', 4.0), ("[", 4.0)):
+        Path("r/result.json").write_text(result)
+        assert find_results(["r"])[0].wall_s == wall_s
+
+
+def test_a_run_that_has_not_ended_counts_until_its_last_value() -> None:
+    leave("r/1", seed=1, rows=2)
+    leave("r/2", seed=3, rows=4)
+    x, *curves = spread_of(find_results(["r"]), "eval_return")
+    assert [curve[0] for curve in curves] == [30.0, 20.0, 40.0, 30.0]
+    assert [curve[-1] for curve in curves] == [50.0] * 4
+    assert (x[0], x[-1]) == (200.0, 400.0)
+    assert np.isfinite(curves).all()
+
+
 def test_curves_are_joined_over_env_steps() -> None:
     leave("r/1", seed=1, rows=2)
+    Path("r/1/result.json").write_text('{"eval_return": 20.0}')
     leave("r/2", seed=3, rows=4)
     x, mean, low, high, median = spread_of(find_results(["r"]), "eval_return")
     assert (x[0], x[-1]) == (200.0, 400.0)
