@@ -25,6 +25,7 @@ from ding_lite.recipes.choices import Choices, checked_settings
 from ding_lite.recipes.evolve_config import EvolutionConfig, ReplayEvolutionConfig
 from ding_lite.recipes.plan import RunPlan, make_plan
 from ding_lite.recipes.runs.run import Run
+from ding_lite.recipes.saved_options import search_text
 from ding_lite.recipes.table import find_recipe_of_population
 from ding_lite.rl.envs.making import EnvLike, EnvMaker, EnvWrapper
 from ding_lite.rl.envs.sizes import check_envs_fit
@@ -67,7 +68,7 @@ class EvolvePlan(RunPlan):
 
     @property
     def described(self) -> dict[str, Any]:
-        search = {name: repr(what) for name, what in self.search.parameters.items()}
+        search = {name: search_text(name, what) for name, what in self.search.parameters.items()}
         return {**super().described, "search": search}
 
 

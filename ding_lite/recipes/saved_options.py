@@ -223,6 +223,16 @@ def parameter_of(one: Searched) -> Parameter:
     return integer(low, high) if is_whole else uniform(low, high)
 
 
+def search_text(name: str, parameter: Parameter) -> str:
+    """Return a parameter as the command line describes it, or its `repr` if that has no form."""
+    text = (":" if isinstance(parameter, Range) else "|").join(map(str, parameter.examples()))
+    text += ":log" if isinstance(parameter, Range) and parameter.is_log else ""
+    with suppress(argparse.ArgumentTypeError, ConfigError):
+        if parameter_of(searched(f"{name}={text}")) == parameter:
+            return text
+    return repr(parameter)
+
+
 def _parameter(name: str, text: str) -> Parameter:
     """Return the parameter with this `repr`, or of this form on the command line."""
     with suppress(argparse.ArgumentTypeError):

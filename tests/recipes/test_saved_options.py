@@ -186,6 +186,7 @@ def test_an_evolution_goes_on_and_is_repeated_with_its_search() -> None:
         lr=log_uniform(*bounds),
         batch_size=choice(*np.array([32, 64])),
         loss=choice("huber", "mse"),
+        target_tau=uniform(0.01, 0.1, grow=2.0),
     )
     file = Path("here/config.json")
     begun = plan_evolution("dqn", "CartPole-v1", search, {}, Choices(out=file.parent))
@@ -194,8 +195,15 @@ def test_an_evolution_goes_on_and_is_repeated_with_its_search() -> None:
     for choices in (Choices(config=file), Choices(out=file.parent, resume=True)):
         plan = plan_evolution("dqn", "CartPole-v1", None, {}, choices)
         assert plan.search.parameters == search.parameters
+    saved = json.loads(file.read_text())["config"]["search"]
+    assert saved.pop("target_tau").startswith("Range(low=0.01")  # the command line has no `grow`
+    assert saved == {
+        "lr": "0.0010000000474974513:0.009999999776482582:log",
+        "batch_size": "32|64",
+        "loss": "huber|mse",
+    }
     file.write_text(file.read_text().replace("Range(", "Mine("))
-    with pytest.raises(ConfigError, match=r"The search of `lr` is 'Mine\(.*cannot be read"):
+    with pytest.raises(ConfigError, match=r"The search of `target_tau` is 'Mine\(.*cannot be read"):
         plan_evolution("dqn", "CartPole-v1", None, {}, Choices(config=file))
 
 

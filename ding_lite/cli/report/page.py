@@ -375,6 +375,8 @@ def _settings_of(run: Record) -> dict[str, str]:
 def _formatted(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(_formatted, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={_formatted(one)}" for name, one in value.items())
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -210,6 +210,13 @@ def test_nodes_have_a_state_only_while_the_run_goes_on() -> None:
     assert "waiting" not in page.texts
 
 
+def test_the_search_of_an_evolution_is_shown_as_on_the_command_line(runs: Path) -> None:
+    texts = written(str(runs / "runs/evolve-dqn"), "--no-video").texts
+    search = texts[texts.index("search") + 1]
+    assert search.startswith("lr=")
+    assert search.endswith(":log, batch_size=32:256")
+
+
 def test_the_state_of_a_run_is_told(runs: Path) -> None:
     shutil.copytree(runs / "runs/dqn/CartPole-v1/1", "r")
 
