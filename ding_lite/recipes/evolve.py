@@ -25,7 +25,7 @@ from ding_lite.recipes.choices import Choices, checked_settings
 from ding_lite.recipes.evolve_config import EvolutionConfig, ReplayEvolutionConfig
 from ding_lite.recipes.plan import RunPlan, make_plan
 from ding_lite.recipes.runs.run import Run
-from ding_lite.recipes.saved_options import search_text
+from ding_lite.recipes.saved_options import SavedOptions, search_text
 from ding_lite.recipes.table import find_recipe_of_population
 from ding_lite.rl.envs.making import EnvLike, EnvMaker, EnvWrapper
 from ding_lite.rl.envs.sizes import check_envs_fit
@@ -65,10 +65,13 @@ class EvolvePlan(RunPlan):
 
     config: EvolutionConfig
     search: Search
+    begun: SavedOptions
 
     @property
     def described(self) -> dict[str, Any]:
         search = {name: search_text(name, what) for name, what in self.search.parameters.items()}
+        if self.begun.search is not None and self.begun.search.parameters == self.search.parameters:
+            search = {**(self.begun.searched or {})}  # in its own words, which may be a `repr`
         return {**super().described, "search": search}
 
 
@@ -156,7 +159,7 @@ def plan_evolution(
     if search is None:
         search = _usual_search(plan)
     _check_search(search, plan)
-    return EvolvePlan(**vars(plan), search=search)
+    return EvolvePlan(**vars(plan), search=search, begun=choices.begun)
 
 
 def _usual_search(plan: RunPlan) -> Search:

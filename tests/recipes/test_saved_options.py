@@ -202,8 +202,14 @@ def test_an_evolution_goes_on_and_is_repeated_with_its_search() -> None:
         "batch_size": "32|64",
         "loss": "huber|mse",
     }
+    described = json.loads(file.read_text())
+    described["config"]["search"]["lr"] = repr(search.parameters["lr"])  # as it was saved once
+    file.write_text(json.dumps(described))
+    plan = plan_evolution("dqn", "CartPole-v1", None, {}, Choices(out=file.parent, resume=True))
+    with Run("evolve-dqn", plan.options, config=plan.described):
+        pass
     file.write_text(file.read_text().replace("Range(", "Mine("))
-    with pytest.raises(ConfigError, match=r"The search of `target_tau` is 'Mine\(.*cannot be read"):
+    with pytest.raises(ConfigError, match=r"The search of `lr` is 'Mine\(.*cannot be read"):
         plan_evolution("dqn", "CartPole-v1", None, {}, Choices(config=file))
 
 
