@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from types import NoneType
 from typing import Any, TypeAlias
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.nest import leaves, map_leaves
-from ding_lite.rl.host_or_device import CPU
+from ding_lite.rl.host_or_device import CPU, is_equal
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.torch_random import to_words
 
@@ -79,10 +81,16 @@ class Attributes:
             elif isinstance(generator, np.random.RandomState | random.Random):
                 generator.seed(word)
 
-    def average(self, take_mean: Callable[[Tensor], None]) -> None:
-        """Make the optimisers step along the means of gradients over several learners."""
+    def average(self, mean_of: Callable[[], Callable[[Tensor], None] | None]) -> None:
+        """Make the optimisers step along the means of gradients over several learners.
+
+        `mean_of` returns the function that takes the mean, or None for a step without it.
+        """
 
         def before_step(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+            take_mean = mean_of()
+            if take_mean is None:
+                return
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
             mean = torch.cat([grad.to_dense().flatten() for grad in grads])
@@ -100,42 +108,85 @@ class Attributes:
         found = {n: getattr(self._policy, n, None) for n in sorted(self._names)}
         return {n: v for n, v in found.items() if _is_generator(v) or _has_state(v)}
 
+    @contextmanager
+    def restoring(self, changed: list[str]) -> Iterator[None]:
+        """Restore what changes within the block, except for generators; note the names."""
+        before = self._all()
+        try:
+            yield
+        finally:
+            after = self._all()
+            names = [n for n, v in before.items() if not (n in after and _is_same(after[n], v))]
+            changed += names
+            self._set({name: before[name] for name in names})
+
+    def _all(self) -> dict[str, Any]:
+        plain = {n: _copied(v) for n in self._built if _is_plain(v := self._value(n))}
+        found = self._stateful().items()
+        return plain | {n: _state_of(each) for n, each in found if not _is_generator(each)}
+
     def load(self, changed: Mapping[str, Any]) -> None:
         """Set the attributes that `changed` returned, and reset the others to `build`'s values."""
-        for name, found in self._stateful().items():
-            if name in changed:
-                state = changed[name]
-                if name in self._built_groups:
-                    state = {"param_groups": self._built_groups[name], **state}
-                _set_state(found, state)
-        for name, built in self._built.items():
-            now = self._value(name)
-            if not _is_plain(now):
-                continue  # a user has replaced it by a value that is not saved
-            device = built.device if isinstance(built, Tensor) else None
-            if name in changed:
-                device = device or self._policy.device
-            value = _copied(changed.get(name, built), device, into=now)
-            setattr(self._policy, name, _typed(value, self._listed.get(name, now)))
+        self._set({name: built for name, built in self._built.items() if name not in changed})
+        self._set(changed, self._policy.device)
+
+    def _set(self, values: Mapping[str, Any], device: torch.device | None = None) -> None:
+        """Set attributes; tensors that `build` did not set itself move to the device, if given."""
+        stateful = self._stateful()
+        for name, value in values.items():
+            if name in stateful:
+                groups = self._built_groups.get(name)
+                state = value if groups is None else {"param_groups": groups, **value}
+                _set_state(stateful[name], state)
+            elif name in self._built and _is_plain(now := self._value(name)):
+                built = self._built[name]
+                there = built.device if isinstance(built, Tensor) and device else device
+                copy_ = _copied(value, there, into=now)
+                setattr(self._policy, name, _typed(copy_, self._listed.get(name, now)))
 
 
-def check_names(policy: object, built: Mapping[str, object]) -> None:
-    """Raise if `build` set attributes in place of methods or values that the base classes need.
+def run_build(policy: Any, own: set[str]) -> set[str]:  # noqa: ANN401 - a `TorchPolicy`
+    """Call a policy's `build`, and return the names of its new attributes.
 
-    A function in place of a method is accepted, such as a compiled `loss`.
+    Args:
+        policy: The policy.
+        own: The names that a subclass has set before, which `build` may replace.
+
+    Raises:
+        ConfigError: If `build` replaces methods or values that the base classes need, or has a
+            network with the name of a part of `nn.Module`. A function in place of a method is
+            accepted, such as a compiled `loss`.
     """
-    needed: set[str] = set()
+    before = dict(vars(policy))
+    try:
+        policy.build()
+    except AttributeError as error:
+        of_policy = rf"property '(\w+)' of '{type(policy).__name__}' object has no setter"
+        if found := re.match(of_policy, str(error)):
+            raise _taken(policy, found[1], "another value") from error
+        raise
+    of_base = {n: v for n, v in before.items() if n not in own and not n.startswith("_")}
+    needed = {n for n, v in of_base.items() if v != vars(policy).get(n)}
     for kind in type(policy).__mro__:
         if kind.__module__.startswith("ding_lite."):
             private = {n for n in (*vars(kind), *kind.__annotations__) if n.startswith("_")}
             needed |= private | {n for n, value in vars(kind).items() if callable(value)}
-    needed.discard("_rng")  # only policies without a stream of PyTorch have it
-    for name, value in built.items():
-        if name in needed and (isinstance(value, nn.Module) or not callable(value)):
-            raise ConfigError(
-                f"`build` of {type(policy).__name__} sets `self.{name}` to {kind_of(value)}, and "
-                f"the base classes of the policy need that name. Choose another one."
-            )
+    needed -= {"_rng", "generator"}  # the first only without a stream of PyTorch
+    of_modules = {*dir(nn.Module())}
+    for name, value in vars(policy).items():
+        is_network = isinstance(value, nn.Module | nn.Parameter)
+        is_taken = name in needed and (is_network or not callable(value))
+        is_new = name not in before or value is not before[name]
+        if is_new and (is_taken or (is_network and name in of_modules)):
+            raise _taken(policy, name, kind_of(value))
+    return {*vars(policy)} - {*before}
+
+
+def _taken(policy: object, name: str, value: str) -> ConfigError:
+    return ConfigError(
+        f"`build` of {type(policy).__name__} sets `self.{name}` to {value}, and the base classes "
+        f"of the policy need that name. Choose another one."
+    )
 
 
 def _is_generator(value: object) -> bool:
@@ -233,7 +284,8 @@ def _is_same_leaf(leaf: Any, built: Any) -> bool:  # noqa: ANN401 - tensors, arr
     if type(leaf) is not type(built):
         return False
     if isinstance(leaf, Tensor):
-        return leaf.dtype == built.dtype and torch.equal(leaf, built)
-    if isinstance(leaf, np.ndarray):
-        return leaf.dtype == built.dtype and np.array_equal(leaf, built)
-    return bool(leaf == built)
+        return is_equal(leaf, built)
+    if isinstance(leaf, np.ndarray | np.generic):
+        has_nan = leaf.dtype.kind in "fc"
+        return leaf.dtype == built.dtype and np.array_equal(leaf, built, equal_nan=has_nan)
+    return leaf is built or bool(leaf == built)

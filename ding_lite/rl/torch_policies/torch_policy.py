@@ -28,7 +28,7 @@ from ding_lite.rl.policies.base.open_policy import Learners
 from ding_lite.rl.policies.base.spaces import check_obs, packed
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.torch_policies.attributes import Attributes, check_names
+from ding_lite.rl.torch_policies.attributes import Attributes, run_build
 from ding_lite.rl.torch_policies.config import ConfigT, config_type
 from ding_lite.rl.torch_policies.losses import (
     LossMetrics,
@@ -92,6 +92,11 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     """
 
     config: ConfigT
+    _in_gradients = (
+        f"{GradientPolicy._in_gradients} Add the loss of a further optimiser to the one that "
+        f"`loss` returns, and let a schedule follow `self.env_step`. `data_parallel` averages the "
+        f"gradients of learners without these limits."
+    )
     _saved_networks = ("weights", "targets", "attributes")
     _flat: FlatModule
     generator: torch.Generator
@@ -120,6 +125,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         device: str | torch.device = "cpu",
         compile: Compile = None,
     ) -> None:
+        own = {*vars(self)}
         config = cast(ConfigT, own_config(config, self._settings_type()))
         super().__init__(spec, config, optimizer=optimizer, device=device, compile=compile)
         name = type(self).__name__.lower()
@@ -129,12 +135,8 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         self.generator.manual_seed(spawn_seeds(config.seed, f"{name} generator", count=1)[0])
         self._norm = make_norm(spec, normalize_obs=config.normalize_obs, device=self.device)
         self._followers: list[Follower] = []
-        before = dict(vars(self))
         with TorchRandom(config.seed, f"{name} networks"):
-            self.build()
-        built = {n: v for n, v in vars(self).items() if n not in before or v is not before[n]}
-        check_names(self, built)
-        self._attributes = Attributes(self, set(built) - set(before))
+            self._attributes = Attributes(self, run_build(self, own))
         self._flatten()
 
     def _flatten(self) -> None:
@@ -346,9 +348,10 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         return self._metrics(values)
 
     def td_errors(self, transitions: Transitions) -> NumpyArray:
-        """Compute the `td_error` that `loss` reports, [B], without learning.
+        """Compute the `td_error` that `loss` reports, [B], without changing the policy.
 
-        Collectors of Ape-X use it for initial priorities:
+        What `loss` changes, such as by a further optimiser, is restored, except for generators of
+        random numbers. Collectors of Ape-X use it for initial priorities:
         `mw.add_to(replay, priority=policy.td_errors)`.
 
         Args:
@@ -360,27 +363,42 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         if not len(transitions):  # the first steps complete no transition of n steps
             return np.zeros(0, dtype=np.float32)
         batch = self._normalized(self._on_device(transitions))
-        with self._acting():
+        with self._acting(), torch.enable_grad(), self._restoring():  # `loss` may need gradients
             _, metrics = loss_and_metrics(self.loss(batch), type(self).__name__)
         if "td_error" not in metrics:
             raise ConfigError(
                 f"`loss` of {type(self).__name__} reports no `td_error`. Return it among the "
                 f'metrics, [B]: `{{"td_error": error.abs()}}`.'
             )
-        errors: NumpyArray = cast(Tensor, metrics["td_error"]).abs().cpu().numpy()
+        errors: NumpyArray = cast(Tensor, metrics["td_error"]).detach().abs().cpu().numpy()
         return errors
 
     def gradients(self, batch: Any) -> tuple[Tensor, Metrics]:  # noqa: ANN401 - as `learn`
         """Compute the gradient of one update, [P], and its metrics, without changing the policy.
 
+        Generators of random numbers go on.
+
         Raises:
-            ConfigError: If running means, such as those of BatchNorm, change: a gradient that is
-                sent to another node does not contain them.
+            ConfigError: If `loss` changes more, such as running means of BatchNorm, attributes of
+                the policy, or parameters by a further optimiser: a gradient that is sent to another
+                node does not contain that.
         """
-        with self._keeping_buffers():
+        with self._only_gradients():
             values = self._write_gradient(self._normalized(self._on_device(batch)))
         self._used = None
         return self._grad_P.clone(), self._metrics(values)
+
+    @contextmanager
+    def _restoring(self) -> Iterator[list[str]]:
+        take_mean, self._take_mean = self._take_mean, None  # other learners do not take this step
+        try:
+            with super()._restoring() as changed, self._attributes.restoring(changed):
+                yield changed
+        finally:
+            self._take_mean = take_mean
+
+    def _kept_tensors(self) -> Mapping[str, Tensor]:
+        return {**self._flat.weights.views, **self._flat.buffers}
 
     @property
     def _acting_net(self) -> FlatModule:
@@ -418,7 +436,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         is_first = self._take_mean is None
         super().data_parallel(learners)
         if is_first and self._take_mean is not None:
-            self._attributes.average(lambda tensor: cast(Any, self._take_mean)(tensor))
+            self._attributes.average(lambda: self._take_mean)
 
     def _with_own_random(self, state: Mapping[str, Any]) -> dict[str, Any]:
         attributes = {**state["attributes"], **self._attributes.generators()}
