@@ -18,7 +18,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent, made_from, made_like
 from ding_lite.evolution.growth import convolutions
 from ding_lite.evolution.growth.layers import IDENTITIES, deepen, resize, resize_memory, shorten
-from ding_lite.evolution.growth.modules import grow_policy, has_own_network, shake
+from ding_lite.evolution.growth.modules import check_growth, grow_policy, has_own_network, shake
 from ding_lite.evolution.growth.parameter_layout import ParameterLayout, layout_of
 from ding_lite.evolution.search import LEARN_EVERY, Search, Value, accepts, check_search
 from ding_lite.rl.networks.activations import Activation
@@ -140,11 +140,14 @@ class Mutation:
         """Raise if a mutation does not apply to a policy.
 
         Raises:
-            ConfigError: The policy lacks a setting, or its parameter layout is unknown.
+            ConfigError: The policy lacks a setting, its parameter layout is unknown, or a `grow` of
+                its networks takes no generator.
         """
         self.search.check(policy.config)
         if not has_own_network(policy) and (self._odds["architecture"] or self._odds["weights"]):
             layout_of(policy)
+        if self._odds["architecture"]:
+            check_growth(policy)
         if self._odds["activation"]:
             _check_has_activation(policy)
 

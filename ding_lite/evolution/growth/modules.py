@@ -24,6 +24,7 @@ from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.flat import FlatWeights
 from ding_lite.rl.weights.flat_module import MakeModule, copied
+from ding_lite.rl.wrong_calls import takes
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
@@ -70,11 +71,12 @@ def grown(module: nn.Module, seed: int, *, name: str = "") -> nn.Module | None:
     generator is restored.
 
     Raises:
-        ConfigError: `grow` returned something other than a module or None, or other shapes when it
-            was called again.
+        ConfigError: `grow` takes no generator, or returned something other than a module or None,
+            or other shapes when it was called again.
     """
     if not isinstance(module, Grows):
         return None
+    _check_grow(module)
     (copy, new), (_, again) = (_copy_and_grown(module, seed, name) for _ in range(2))
     if _shapes(new) != _shapes(again):
         raise ConfigError(
@@ -89,6 +91,24 @@ def grown(module: nn.Module, seed: int, *, name: str = "") -> nn.Module | None:
         if path in old and not old[path].requires_grad:
             parameter.requires_grad_(False)
     return new
+
+
+def check_growth(policy: object) -> None:
+    """Raise if a `grow` of a user's networks cannot be called."""
+    if not isinstance(policy, OpenPolicy):
+        return
+    for parts in policy.own_modules.values():
+        for module in parts.values():
+            for each in module.children() if isinstance(policy, TorchPolicy) else [module]:
+                _check_grow(each)
+
+
+def _check_grow(module: nn.Module) -> None:
+    if isinstance(module, Grows) and not takes(module.grow, np.random.default_rng(0)):
+        raise ConfigError(
+            f"`grow` of {type(module).__name__} does not take a generator of NumPy as its only "
+            f"argument. Write `def grow(self, rng):`."
+        )
 
 
 def _copy_and_grown(module: nn.Module, seed: int, name: str) -> tuple[nn.Module, nn.Module | None]:

@@ -13,7 +13,7 @@ from torch import nn
 
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent, make_agent
-from ding_lite.evolution.growth.modules import Grows, growth_seeds
+from ding_lite.evolution.growth.modules import Grows, grow_policy, growth_seeds
 from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import Search, uniform
@@ -162,6 +162,25 @@ def test_a_module_that_does_not_say_how_it_grows_stays_as_it_is(spec: EnvSpec) -
     with pytest.raises(ConfigError, match="this FrozenTorso has networks that its `build` makes"):
         only("activation").check(FrozenTorso(spec))
     only("activation").check(R2D2(spec))
+
+
+def test_a_grow_without_a_generator_is_refused_before_the_first_mutation(spec: EnvSpec) -> None:
+    class Plain(GrowingLayers):
+        def grow(self) -> Any:  # type: ignore[override]
+            return None
+
+    class PlainQ(GrowingQ):
+        def build(self) -> None:
+            super().build()
+            self.plain = Plain(4, 2)
+
+    for policy in (DQN(spec, network=Plain(4, 2)), PlainQ(spec)):
+        only("weights").check(policy)
+        for refuses in (only("architecture").check, lambda own: grow_policy(own, 0)):
+            with pytest.raises(
+                ConfigError, match=r"`grow` of Plain does .*`def grow\(self, rng\):`"
+            ):
+                refuses(policy)
 
 
 def test_a_module_that_returns_something_else_is_refused(spec: EnvSpec) -> None:
