@@ -96,7 +96,10 @@ def _fault_of(
                 f"`{policy}(spec, {config.__name__}({text}))`."
             )
         unknown = [each for each in named if each not in known]
-        hint = did_you_mean(unknown[0], [*known, *known_settings]) if unknown else ""
+        hint = ""
+        if unknown:  # no setting is a network or a function
+            settings = [] if callable(named[unknown[0]]) else known_settings
+            hint = did_you_mean(unknown[0], [*known, *settings])
         return (
             f"`{policy}`: {error}.{hint} {listed} `spec` is `envs.spec`, and `config` a "
             f"{config.__name__} of {', '.join(known_settings)}."

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from torch import nn
 
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError
 from ding_lite.rl import (
@@ -59,6 +61,15 @@ def test_wrong_arguments_are_answered_with_what_to_write(make: Any, spec: EnvSpe
         policy.load_state_dict("policy.pt")
     with pytest.raises(ShapeError, match="are a str; tensors by name"):
         policy.load_weights("policy.pt")
+
+
+def test_a_network_is_not_taken_for_a_setting() -> None:
+    make: Any = DQN
+    for name, hint in (("actor", ""), ("netwrk", 'Did you mean "network"? ')):
+        with pytest.raises(ConfigError, match=rf"'{name}'\. {re.escape(hint)}Its arguments are"):
+            make(CHOICE, **{name: nn.Linear(4, 2)})
+    with pytest.raises(ConfigError, match='Did you mean "hidden"'):
+        make(CHOICE, hiden=(64,))
 
 
 @pytest.mark.parametrize(
