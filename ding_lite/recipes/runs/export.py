@@ -246,9 +246,15 @@ def _as_onnx(program: ExportedProgram, names: list[str]) -> bytes:
         while cause.__cause__ is not None:  # the outer ones are advice for developers of PyTorch
             cause = cause.__cause__
         first = str(cause).strip().partition("\n")[0].rstrip(".")
+        why = f"{first}. A newer one may"
+        if torch.ops.aten.view.dtype in {node.target for node in program.graph.nodes}:
+            why = (
+                "ONNX cannot read the bytes of a number, as `spec.unpack` does for observations "
+                "of both numbers and bytes"
+            )
         raise ConfigError(
-            f"PyTorch {torch.__version__} cannot write this network as ONNX: {first}. A newer one "
-            f"may. The format `torch` takes all that PyTorch computes."
+            f"PyTorch {torch.__version__} cannot write this network as ONNX: {why}. Export it as "
+            f"`.pt2`: the format `torch` takes all that PyTorch computes."
         ) from error
     content: bytes = converted.model_proto.SerializeToString()
     return content

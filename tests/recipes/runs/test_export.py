@@ -431,7 +431,7 @@ BYTES_TOO = EnvSpec(
             R2D2(BYTES_TOO),
             "policy.onnx",
             None,
-            "network as ONNX: (No ONNX function found for .*view|Cannot call numel)",
+            "network as ONNX: ONNX cannot read the bytes .* Export it as `.pt2`",
         ),
     ],
 )
