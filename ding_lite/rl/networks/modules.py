@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ding_lite.errors import ConfigError
 from ding_lite.rl.networks.activations import FUNCTIONS, Activation, through
@@ -56,17 +57,33 @@ class Inputs(NamedTuple):
         return not self.convs and self.encoder is None
 
 
+class _SinglePixels(nn.Conv2d):
+    """A convolution of single pixels, with a stride and without padding.
+
+    The backward pass of oneDNN 3.12 (PyTorch 2.13, CPU) writes outside of its memory for it, if the
+    channels of a pixel lie next to each other and rows remain behind the last stride.
+    """
+
+    def forward(self, maps: Tensor) -> Tensor:
+        rows, columns = self.stride
+        return functional.conv2d(maps[..., ::rows, ::columns], self.weight, self.bias)
+
+
+def make_convolutions(in_channels: int, convs: Sequence[Conv]) -> Iterator[nn.Conv2d]:
+    for conv in convs:
+        is_of_pixels = conv.kernel == 1 < conv.stride and conv.padding == 0
+        kind = _SinglePixels if is_of_pixels else nn.Conv2d
+        yield kind(in_channels, conv.channels, conv.kernel, conv.stride, conv.padding)
+        in_channels = conv.channels
+
+
 class Torso(nn.Module):
     """Convolutions with ReLUs, if any, then fully connected layers."""
 
     def __init__(self, inputs: Inputs, hidden: Sequence[int], *, activation: Activation) -> None:
         super().__init__()
         shape, convs, self.encoder = inputs
-        channels = [shape[0], *(conv.channels for conv in convs)]
-        self.conv = nn.ModuleList(
-            nn.Conv2d(before, conv.channels, conv.kernel, conv.stride, conv.padding)
-            for before, conv in zip(channels, convs, strict=False)
-        )
+        self.conv = nn.ModuleList(make_convolutions(shape[0], convs))
         num_inputs = num_features(shape, convs) if convs else math.prod(shape)
         sizes = (num_inputs, *hidden)
         self.torso = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(sizes))

@@ -7,7 +7,7 @@ joined at once, and the networks are those of vectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ding_lite.rl.host_or_device import placed
 from ding_lite.rl.networks.conv import AnyTorso, Conv, num_features, torso_for
 from ding_lite.rl.networks.inputs import RunningNorm, normed
-from ding_lite.rl.networks.modules import Inputs
+from ding_lite.rl.networks.modules import Inputs, make_convolutions
 from ding_lite.rl.networks.precision import convolved
 from ding_lite.rl.packing import Leaf, Packing, Tree, as_floats
 from ding_lite.rl.spec import EnvSpec
@@ -43,7 +43,13 @@ class PartsEncoder(nn.Module):
         super().__init__()
         self._leaves, convs, sizes = zip(*encoded_parts(spec, torso), strict=True)
         self.conv = nn.ModuleList(
-            _convolutions(leaf.shape[0], layers)
+            nn.Sequential(
+                *(
+                    each
+                    for conv in make_convolutions(leaf.shape[0], layers)
+                    for each in (conv, nn.ReLU())
+                )
+            )
             for leaf, layers in zip(self._leaves, convs, strict=True)
         )
         self.num_outputs = sum(sizes)
@@ -108,14 +114,3 @@ class Preprocessed(nn.Module):
         if self.clip is not None:
             obs = normed(obs, self.shift, self.scale, self.clip)
         return self.network(obs if self._unpack is None else self._unpack(obs), *state)
-
-
-def _convolutions(in_channels: int, convs: Sequence[Conv]) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for conv in convs:
-        layers += [
-            nn.Conv2d(in_channels, conv.channels, conv.kernel, conv.stride, conv.padding),
-            nn.ReLU(),
-        ]
-        in_channels = conv.channels
-    return nn.Sequential(*layers)

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.rl.networks.activations import through
+from ding_lite.rl.networks.conv import Conv
+from ding_lite.rl.networks.modules import make_convolutions
 from ding_lite.rl.networks.precision import Precision, computing_in, convolved
 
 
@@ -111,3 +113,23 @@ def test_the_finer_switches_of_a_program_are_kept() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
+
+
+@pytest.mark.parametrize(("channels", "stride"), [(1, 2), (1, 4), (3, 2), (4, 3)])
+def test_strided_convolutions_of_single_pixels_learn_as_their_formula_says(
+    channels: int, stride: int
+) -> None:
+    """Plain ones end the process: oneDNN writes outside of its memory."""
+    torch.manual_seed(0)
+    [layer] = make_convolutions(channels, [Conv(23, 1, stride)])
+    layers = nn.ModuleList([layer])
+    obs = torch.rand(16, channels, 12, 10)
+    seen = obs[:, :, ::stride, ::stride]
+    weight, bias = layer.parameters()
+    sums = torch.einsum("bihw,oi->bohw", seen, weight[:, :, 0, 0])
+    expected = (sums + bias[:, None, None]).relu().flatten(1)
+    wanted = gradients(layers, expected)
+    for _ in range(50):
+        found = features(layers, obs)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(gradients(layers, found), wanted)
