@@ -67,14 +67,6 @@ def number(value: Any) -> Number:  # noqa: ANN401 - an array or a tensor of one 
     return value if isinstance(value, Tensor) else float(value)
 
 
-def is_equal(left: Tensor, right: Tensor) -> bool:
-    """Return whether tensors are equal, where NaN equals NaN."""
-    if (left.dtype, left.shape, left.device) != (right.dtype, right.shape, right.device):
-        return False
-    is_same = torch.equal(left, right)  # takes less time, and NaN is rare
-    return is_same or torch.allclose(left, right, rtol=0.0, atol=0.0, equal_nan=True)
-
-
 def namespace(values: Any) -> Any:  # noqa: ANN401 - two modules with functions of the same names
     """Return the module of functions for an array: `torch` for a tensor, else `numpy`."""
     return torch if isinstance(values, Tensor) else np

@@ -32,7 +32,7 @@ HOUSE_KEYS = LOCAL_KEYS | {
 }
 """Keys that the middleware of this package write; suggested for mistyped keys."""
 
-ANNOUNCEMENT_S = 30.0
+ANNOUNCEMENT_S = 60.0
 """Seconds that a run waits for the thread that has set its latch."""
 
 

@@ -277,7 +277,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     @np.errstate(over="ignore", invalid="ignore")
     def gradients(self, rollouts: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
         """Compute the gradient of all env steps at once, [P], and its metrics; change nothing."""
-        with self._only_gradients():
+        with self._keeping_buffers():
             steps, seen = self._answered(self._rows(self._ready(self._joined(rollouts))))
             values = self._write_gradient(self._rows_of(steps), steps, seen)
         return self._grad_P.clone(), self._metrics(values)

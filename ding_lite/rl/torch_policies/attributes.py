@@ -6,8 +6,7 @@ import json
 import random
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from copy import copy
 from types import NoneType
 from typing import Any, TypeAlias
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.nest import leaves, map_leaves
-from ding_lite.rl.host_or_device import CPU, is_equal
+from ding_lite.rl.host_or_device import CPU
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.torch_random import to_words
 
@@ -47,8 +46,9 @@ class Attributes:
         self._listed = {n: v for n, v in found.items() if type(v) in _LISTED}
         values = {name: self._value(name) for name in found}
         self._built = {n: _copied(v) for n, v in values.items() if _is_plain(v)}
-        optimizers = {n: v for n, v in found.items() if isinstance(v, torch.optim.Optimizer)}
-        self._built_groups = {n: _state_of(v)["param_groups"] for n, v in optimizers.items()}
+        kind = torch.optim.Optimizer
+        self._optimizers = {n: v for n, v in sorted(found.items()) if isinstance(v, kind)}
+        self._built_groups = {n: _state_of(v)["param_groups"] for n, v in self._optimizers.items()}
 
     def changed(self) -> dict[str, Any]:
         now = {name: self._value(name) for name in self._built}
@@ -81,68 +81,58 @@ class Attributes:
             elif isinstance(generator, np.random.RandomState | random.Random):
                 generator.seed(word)
 
-    def average(self, mean_of: Callable[[], Callable[[Tensor], None] | None]) -> None:
-        """Make the optimisers step along the means of gradients over several learners.
+    def average(self, take_mean: Callable[[Tensor], None]) -> None:
+        """Make the optimisers step along the means of gradients over several learners."""
 
-        `mean_of` returns the function that takes the mean, or None for a step without it.
-        """
-
-        def before_step(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-            take_mean = mean_of()
-            if take_mean is None:
-                return
+        def before_step(
+            optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: Mapping[str, object]
+        ) -> None:
+            if len(args) > 1 or kwargs:
+                raise ConfigError(
+                    f"`step` of {type(optimizer).__name__} was called with a closure, which "
+                    f"computes gradients that learners cannot average. Compute them by "
+                    f"`backward`, and call `step()`."
+                )
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-            mean = torch.cat([grad.to_dense().flatten() for grad in grads])
+            are_used = torch.tensor([float(p.grad is not None) for p in parameters])
+            parts = [grad.to_dense().flatten() for grad in grads]
+            mean = torch.cat([*parts, are_used.to(parts[0])])
             take_mean(mean)
-            parts = torch.split(mean, [p.numel() for p in parameters])
-            for parameter, part in zip(parameters, parts, strict=True):
-                if parameter.grad is not None or part.any():  # else no learner has used it
+            *means, used = torch.split(mean, [*(p.numel() for p in parameters), len(parameters)])
+            for parameter, part, is_used in zip(parameters, means, used.tolist(), strict=True):
+                if is_used:  # by one learner at least, else it stays as it is
                     parameter.grad = part.view_as(parameter).to(parameter.dtype)
 
-        for found in self._stateful().values():
-            if isinstance(found, torch.optim.Optimizer):
-                found.register_step_pre_hook(before_step)
+        for found in self._optimizers.values():
+            found.register_step_pre_hook(before_step)
+
+    @property
+    def optimizers(self) -> list[str]:
+        """The names of the further optimisers."""
+        return [*self._optimizers]
 
     def _stateful(self) -> dict[str, Any]:
         found = {n: getattr(self._policy, n, None) for n in sorted(self._names)}
         return {n: v for n, v in found.items() if _is_generator(v) or _has_state(v)}
 
-    @contextmanager
-    def restoring(self, changed: list[str]) -> Iterator[None]:
-        """Restore what changes within the block, except for generators; note the names."""
-        before = self._all()
-        try:
-            yield
-        finally:
-            after = self._all()
-            names = [n for n, v in before.items() if not (n in after and _is_same(after[n], v))]
-            changed += names
-            self._set({name: before[name] for name in names})
-
-    def _all(self) -> dict[str, Any]:
-        plain = {n: _copied(v) for n in self._built if _is_plain(v := self._value(n))}
-        found = self._stateful().items()
-        return plain | {n: _state_of(each) for n, each in found if not _is_generator(each)}
-
     def load(self, changed: Mapping[str, Any]) -> None:
         """Set the attributes that `changed` returned, and reset the others to `build`'s values."""
-        self._set({name: built for name, built in self._built.items() if name not in changed})
-        self._set(changed, self._policy.device)
-
-    def _set(self, values: Mapping[str, Any], device: torch.device | None = None) -> None:
-        """Set attributes; tensors that `build` did not set itself move to the device, if given."""
-        stateful = self._stateful()
-        for name, value in values.items():
-            if name in stateful:
-                groups = self._built_groups.get(name)
-                state = value if groups is None else {"param_groups": groups, **value}
-                _set_state(stateful[name], state)
-            elif name in self._built and _is_plain(now := self._value(name)):
-                built = self._built[name]
-                there = built.device if isinstance(built, Tensor) and device else device
-                copy_ = _copied(value, there, into=now)
-                setattr(self._policy, name, _typed(copy_, self._listed.get(name, now)))
+        for name, found in self._stateful().items():
+            if name in changed:
+                state = changed[name]
+                if name in self._built_groups:
+                    state = {"param_groups": self._built_groups[name], **state}
+                _set_state(found, state)
+        for name, built in self._built.items():
+            now = self._value(name)
+            if not _is_plain(now):
+                continue  # a user has replaced it by a value that is not saved
+            device = built.device if isinstance(built, Tensor) else None
+            if name in changed:
+                device = device or self._policy.device
+            value = _copied(changed.get(name, built), device, into=now)
+            setattr(self._policy, name, _typed(value, self._listed.get(name, now)))
 
 
 def run_build(policy: Any, own: set[str]) -> set[str]:  # noqa: ANN401 - a `TorchPolicy`
@@ -284,8 +274,7 @@ def _is_same_leaf(leaf: Any, built: Any) -> bool:  # noqa: ANN401 - tensors, arr
     if type(leaf) is not type(built):
         return False
     if isinstance(leaf, Tensor):
-        return is_equal(leaf, built)
-    if isinstance(leaf, np.ndarray | np.generic):
-        has_nan = leaf.dtype.kind in "fc"
-        return leaf.dtype == built.dtype and np.array_equal(leaf, built, equal_nan=has_nan)
-    return leaf is built or bool(leaf == built)
+        return leaf.dtype == built.dtype and torch.equal(leaf, built)
+    if isinstance(leaf, np.ndarray):
+        return leaf.dtype == built.dtype and np.array_equal(leaf, built)
+    return bool(leaf == built)

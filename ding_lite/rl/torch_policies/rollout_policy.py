@@ -169,12 +169,9 @@ class TorchRolloutPolicy(TorchPolicy[ConfigT]):
         return self._metrics(values)
 
     def gradients(self, rollouts: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
-        """Compute the gradient of the first batch of rollouts, [P], and its metrics.
-
-        Raises:
-            ConfigError: As `TorchPolicy.gradients` does.
-        """
-        with self._only_gradients():
+        """Compute the gradient of the first batch of rollouts, [P], and its metrics."""
+        self._check_only_loss_learns()
+        with self._keeping_buffers():
             values = self._write_gradient(next(self._batches(rollouts)))
         self._used = None
         return self._grad_P.clone(), self._metrics(values)

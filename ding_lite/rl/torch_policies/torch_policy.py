@@ -92,11 +92,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     """
 
     config: ConfigT
-    _in_gradients = (
-        f"{GradientPolicy._in_gradients} Add the loss of a further optimiser to the one that "
-        f"`loss` returns, and let a schedule follow `self.env_step`. `data_parallel` averages the "
-        f"gradients of learners without these limits."
-    )
     _saved_networks = ("weights", "targets", "attributes")
     _flat: FlatModule
     generator: torch.Generator
@@ -348,57 +343,60 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         return self._metrics(values)
 
     def td_errors(self, transitions: Transitions) -> NumpyArray:
-        """Compute the `td_error` that `loss` reports, [B], without changing the policy.
+        """Compute the `td_error` that `loss` reports, [B], without learning.
 
-        What `loss` changes, such as by a further optimiser, is restored, except for generators of
-        random numbers. Collectors of Ape-X use it for initial priorities:
+        Collectors of Ape-X use it for initial priorities:
         `mw.add_to(replay, priority=policy.td_errors)`.
 
         Args:
             transitions: B transitions, arrays or tensors.
 
         Raises:
-            ConfigError: If `loss` reports no `td_error`.
+            ConfigError: If `loss` reports no `td_error`, or learns by an optimiser of its own.
         """
         if not len(transitions):  # the first steps complete no transition of n steps
             return np.zeros(0, dtype=np.float32)
         batch = self._normalized(self._on_device(transitions))
-        with self._acting(), torch.enable_grad(), self._restoring():  # `loss` may need gradients
-            _, metrics = loss_and_metrics(self.loss(batch), type(self).__name__)
+        with self._acting():
+            try:
+                _, metrics = loss_and_metrics(self.loss(batch), type(self).__name__)
+            except RuntimeError as error:
+                if not self._attributes.optimizers:
+                    raise
+                raise ConfigError(
+                    f"`td_errors` calls `loss` of {type(self).__name__} without gradients, and it "
+                    f"raised {type(error).__name__}: {error}. Let `loss` step further optimisers "
+                    f"only `if torch.is_grad_enabled():`."
+                ) from error
         if "td_error" not in metrics:
             raise ConfigError(
                 f"`loss` of {type(self).__name__} reports no `td_error`. Return it among the "
                 f'metrics, [B]: `{{"td_error": error.abs()}}`.'
             )
-        errors: NumpyArray = cast(Tensor, metrics["td_error"]).detach().abs().cpu().numpy()
+        errors: NumpyArray = cast(Tensor, metrics["td_error"]).abs().cpu().numpy()
         return errors
 
     def gradients(self, batch: Any) -> tuple[Tensor, Metrics]:  # noqa: ANN401 - as `learn`
-        """Compute the gradient of one update, [P], and its metrics, without changing the policy.
-
-        Generators of random numbers go on.
+        """Compute the gradient of one update, [P], and its metrics, without learning.
 
         Raises:
-            ConfigError: If `loss` changes more, such as running means of BatchNorm, attributes of
-                the policy, or parameters by a further optimiser: a gradient that is sent to another
-                node does not contain that.
+            ConfigError: If running means, such as those of BatchNorm, change, or an attribute is a
+                further optimiser: a gradient that is sent to another node does not contain that.
         """
-        with self._only_gradients():
+        self._check_only_loss_learns()
+        with self._keeping_buffers():
             values = self._write_gradient(self._normalized(self._on_device(batch)))
         self._used = None
         return self._grad_P.clone(), self._metrics(values)
 
-    @contextmanager
-    def _restoring(self) -> Iterator[list[str]]:
-        take_mean, self._take_mean = self._take_mean, None  # other learners do not take this step
-        try:
-            with super()._restoring() as changed, self._attributes.restoring(changed):
-                yield changed
-        finally:
-            self._take_mean = take_mean
-
-    def _kept_tensors(self) -> Mapping[str, Tensor]:
-        return {**self._flat.weights.views, **self._flat.buffers}
+    def _check_only_loss_learns(self) -> None:
+        if names := self._attributes.optimizers:
+            raise ConfigError(
+                f"A gradient that is sent to another node does not contain the steps of "
+                f"{', '.join(f'`self.{name}`' for name in names)}. Add the loss of what it learns "
+                f"to the one that `loss` returns, or let learners average their gradients: "
+                f"`policy.data_parallel(learners)`."
+            )
 
     @property
     def _acting_net(self) -> FlatModule:
@@ -436,7 +434,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         is_first = self._take_mean is None
         super().data_parallel(learners)
         if is_first and self._take_mean is not None:
-            self._attributes.average(lambda: self._take_mean)
+            self._attributes.average(lambda tensor: cast(Any, self._take_mean)(tensor))
 
     def _with_own_random(self, state: Mapping[str, Any]) -> dict[str, Any]:
         attributes = {**state["attributes"], **self._attributes.generators()}

@@ -169,29 +169,6 @@ def test_batches_that_yield_nothing_are_refused(found):
             learn([rollout_of(policy, "probe/Recall-v0")])
 
 
-def test_gradients_of_rollouts_that_batches_or_loss_count_are_refused():
-    class Counts(Reinforce):
-        def build(self):
-            super().build()
-            self.scale, self.count = nn.Parameter(torch.zeros(())), 0
-            self.own = torch.optim.SGD([self.scale], lr=0.1)
-
-        def batches(self, rollout):
-            self.count += 1
-            yield rollout
-
-        def loss(self, batch):
-            self.own.zero_grad()
-            (self.scale - 1.0).square().backward()
-            self.own.step()
-            return super().loss(batch)
-
-    policy = make(Counts)
-    with pytest.raises(ConfigError, match="The loss of this Counts changes 'count', 'scale', and"):
-        policy.gradients([rollout_of(policy, "probe/Recall-v0")])
-    assert (policy.count, policy.scale.item()) == (0, 0.0)
-
-
 def test_a_rollout_without_states_is_refused_by_a_policy_with_memory():
     rollout = rollout_of(make(Reinforce), "probe/Recall-v0")
     with pytest.raises(ShapeError, match=r"`state` of a rollout has shape \(\).*\(4, 1\)"):

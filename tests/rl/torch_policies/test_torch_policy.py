@@ -12,7 +12,6 @@ from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
 from ding_lite.errors import ConfigError, ShapeError
-from ding_lite.nest import leaves
 from ding_lite.rl import (
     DQN,
     DQNConfig,
@@ -621,81 +620,17 @@ def test_plain_attributes_that_follow_from_the_config_do_so_after_a_mutation():
     assert changed.half == 0.25
 
 
-class Counts(PlainDQN):
-    """Counts its losses in a buffer, which collectors get, and draws random numbers."""
-
-    def build(self):
-        super().build()
-        self.net.register_buffer("count", torch.zeros(1))
-        self.unknown = {"number": float("nan"), "tensor": torch.full((2,), torch.nan)}
-        self.unknown["array"] = np.full(2, np.nan)
-        self.drawn = torch.Generator().manual_seed(self.config.seed)
-
-    def loss(self, batch):
-        loss, metrics = super().loss(batch)
-        self.net.get_buffer("count").add_(1.0)
-        return loss, {**metrics, "td_error": torch.rand(len(batch), generator=self.drawn)}
+def test_a_further_optimiser_is_refused_for_gradients_and_explained_for_td_errors():
+    policy = WithBonus(CARTPOLE, PlainDQNConfig())
+    with pytest.raises(ConfigError, match=r"does not contain the steps of `self\.own`"):
+        policy.gradients(batch(0))
+    with pytest.raises(ConfigError, match=r"only `if torch\.is_grad_enabled\(\):`"):
+        policy.td_errors(batch(0))
 
 
-CHANGING: list[tuple[Any, str]] = [
-    (Centred, "'mean', 'count', 'counts', 'kept', 'seen', 'recent', 'parities', 'pairs'"),
-    (WithBonus, "'own', 'schedule', 'bonus.weight', 'bonus.bias'"),
-    (Tempered, "'alpha', 'more', 'own'"),
-    (Counts, "'net.count'"),
-]
-
-
-def without_random(policy):
-    state = policy.state_dict()
-    del state["rng"]
-    state["attributes"].pop("drawn", None)
-    return {path: np.asarray(leaf) for path, leaf in leaves(state)}
-
-
-@pytest.mark.parametrize(("kind", "names"), CHANGING)
-def test_td_errors_and_gradients_restore_what_a_loss_changes(kind, names):
-    policy = kind(CARTPOLE, PlainDQNConfig())
-    for learns_before in (False, True):
-        if learns_before:
-            policy.learn(batch(0))
-        before = without_random(policy)
-        assert policy.td_errors(batch(1)).shape == (32,)
-        with pytest.raises(
-            ConfigError, match=rf"The loss of this {kind.__name__} changes {names}, and"
-        ):
-            policy.gradients(batch(1))
-        after = without_random(policy)
-        assert before.keys() == after.keys()
-        for path, value in after.items():
-            np.testing.assert_array_equal(value, before[path], err_msg=str(path))
-
-
-def test_what_a_loss_sets_beside_the_attributes_of_build_is_not_restored():
-    class Keeps(PlainDQN):
-        def loss(self, batch):
-            loss, metrics = super().loss(batch)
-            self.latest = loss.detach()
-            return loss, metrics
-
-    policy = Keeps(CARTPOLE, PlainDQNConfig())
-    policy.gradients(batch(0))
-    assert policy.latest.shape == (32,)
-
-
-def test_td_errors_draw_new_random_numbers():
-    policy = Counts(CARTPOLE, PlainDQNConfig())
-    assert not np.array_equal(policy.td_errors(batch(0)), policy.td_errors(batch(0)))
-
-
-def test_steps_that_td_errors_restore_are_not_averaged_with_other_learners():
-    policy, means = Tempered(CARTPOLE, PlainDQNConfig()), list[torch.Tensor]()
-
-    class Noting(Alone):
-        def averager(self):
-            return means.append
-
-    policy.data_parallel(Noting(policy.state_dict()))
-    policy.td_errors(batch(0))
-    assert not means
+def test_learners_refuse_a_closure_of_a_further_optimiser():
+    policy = WithBonus(CARTPOLE, PlainDQNConfig())
+    policy.data_parallel(Alone(policy.state_dict()))
     policy.learn(batch(0))
-    assert len(means) == 2
+    with pytest.raises(ConfigError, match="called with a closure"):
+        policy.own.step(lambda: 0.0)

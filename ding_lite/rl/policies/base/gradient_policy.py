@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ding_lite.errors import ConfigError, ShapeError, kind_of
 from ding_lite.rl.batch import FloatArray
-from ding_lite.rl.host_or_device import Metrics, Number, is_equal, metrics_of
+from ding_lite.rl.host_or_device import Metrics, Number, metrics_of
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.policies.base.open_policy import OpenPolicy
 from ding_lite.rl.weights.flat import LearnedNetwork, clip_norm
@@ -25,8 +25,6 @@ class GradientPolicy(OpenPolicy):
 
     state_size: int = 0
     """The length of the recurrent state of one environment; 0 without memory."""
-    _in_gradients: ClassVar = "Take nn.LayerNorm or nn.GroupNorm in place of BatchNorm."
-    """What to do if more than the gradient is computed."""
     _skipped: Tensor | None = None
     """On a device, 1.0 if an update of this `learn` was skipped, else 0.0."""
 
@@ -65,32 +63,23 @@ class GradientPolicy(OpenPolicy):
             )
 
     @contextmanager
-    def _only_gradients(self) -> Iterator[None]:
-        """Restore all that changes within the block, and raise ConfigError if anything did."""
-        with self._restoring() as changed:
+    def _keeping_buffers(self) -> Iterator[None]:
+        before = {name: buffer.clone() for name, buffer in self._acting_net.buffers.items()}
+        changed = []
+        try:
             yield
+        finally:
+            buffers = self._acting_net.buffers  # read again: the network may have replaced them
+            for name, old in before.items():
+                if not torch.equal(old, buffers[name]):
+                    changed.append(name)
+                    buffers[name].copy_(old)
         if changed:
             raise ConfigError(
-                f"The loss of this {type(self).__name__} changes {', '.join(map(repr, changed))}, "
-                f"and a gradient that is sent elsewhere does not carry that. {self._in_gradients}"
+                f"The buffers {', '.join(map(repr, changed))} of the network change while it "
+                f"learns, and a gradient that is sent elsewhere does not carry them. Take "
+                f"nn.LayerNorm or nn.GroupNorm in place of BatchNorm."
             )
-
-    @contextmanager
-    def _restoring(self) -> Iterator[list[str]]:
-        """Restore what changes within the block; the list then has the names."""
-        before = {name: tensor.clone() for name, tensor in self._kept_tensors().items()}
-        changed: list[str] = []
-        try:
-            yield changed
-        finally:
-            tensors = self._kept_tensors()  # read again: the network may have replaced them
-            for name, old in before.items():
-                if not is_equal(old, tensors[name]):
-                    changed.append(name)
-                    tensors[name].copy_(old)
-
-    def _kept_tensors(self) -> Mapping[str, Tensor]:
-        return self._acting_net.buffers
 
     def apply_gradient(self, grad_P: Tensor | FloatArray) -> float:
         """Do one step of the optimiser along a gradient of `gradients`, or a mean of several.
