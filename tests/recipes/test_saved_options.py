@@ -153,7 +153,7 @@ def test_a_toml_file_names_wrappers_with_their_arguments(tmp_path: Path) -> None
     ]
     for text in ("3", "'wrapped'", "{args = {}}", "{name = 3}", "{name = 'a:b', by = 2}"):
         file.write_text(f"wrappers = [{text}]")
-        with pytest.raises(ConfigError, match=r"A wrapper in best.toml is .*; expected is its nam"):
+        with pytest.raises(ConfigError, match=r"A wrapper in best.toml is .*; expected is its n"):
             read_config(file)
     file.write_text("wrappers = ['wrapping_line.py:other']")
     with pytest.raises(ConfigError, match=r"no class or function `other`.*It has: wrapped"):

@@ -215,12 +215,12 @@ def test_a_share_that_no_node_would_get_warns_unless_the_node_is_alone(caplog: A
 def test_a_value_that_no_node_would_get_warns_once_unless_the_node_is_alone(caplog: Any) -> None:
     with Cluster(2, roles=["learner", "collector"]) as cluster:
         for router in (cluster.routers[0], LocalRouter()):
-            for to in ("colector", "collector", "colector"):
+            for to in ("collectorr", "collector", "collectorr"):
                 router.publish("goal", 1, to=to)
     [record] = caplog.records
     assert record.levelname == "WARNING"
     assert record.getMessage().startswith(
-        "`publish('goal')`: No node of this job is matched by `to=['colector']`, "
+        "`publish('goal')`: No node of this job is matched by `to=['collectorr']`, "
         'so nothing would ever arrive. Did you mean "collector"?'
     )
 
