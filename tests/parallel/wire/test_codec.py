@@ -223,7 +223,7 @@ def test_a_context_arrives_with_its_kept_keys() -> None:
     assert (found.kept, found.finish) == (("env_step", "not_yet_set"), True)
 
     parallel = ParallelContext()
-    parallel.receive(3, {"train_iter": 9})
+    parallel._receive(3, {"train_iter": 9})
     assert travel(parallel) == {"total_step": 0, "train_iter": 9}
 
 
