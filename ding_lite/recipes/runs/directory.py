@@ -18,7 +18,7 @@ from ding_lite.io.files import replacing
 from ding_lite.io.importing import find_again
 from ding_lite.io.reading import read_json_object
 from ding_lite.io.signature import is_signed
-from ding_lite.rl.checkpoint.save_load import MANIFEST
+from ding_lite.rl.checkpoint.folder import MANIFEST, files_in
 
 CONFIG, METRICS, CHECKPOINT, CURVE = "config.json", "metrics.jsonl", "checkpoint", "curve.png"
 PIPELINE, NODES, RESULT = "pipeline.txt", "nodes.jsonl", "result.json"
@@ -26,7 +26,6 @@ PIPELINE, NODES, RESULT = "pipeline.txt", "nodes.jsonl", "result.json"
 BEST, BEST_EVALUATED = "best", "best_evaluated"
 """The policy that a run delivers; and that of the best evaluation, if the last one is better."""
 EVENTS = "events.out.tfevents.*"
-_OF_CHECKPOINTS = (MANIFEST, "tensors-*.safetensors", "rows-*.bin")
 _MOST_SHOWN = 120
 _MOST_BYTES = 16 << 20
 _TYPES: dict[str, type | UnionType] = {
@@ -160,9 +159,7 @@ def put_back_best(directory: Path) -> None:
 def begin_anew(directory: Path) -> None:
     """Remove the files of a run that was killed before its first checkpoint."""
     files = [directory / name for name in (METRICS, CURVE, NODES, RESULT)]
-    files += directory.glob(EVENTS)
-    for pattern in _OF_CHECKPOINTS:
-        files += (directory / BEST).glob(pattern)
+    files += [*directory.glob(EVENTS), directory / BEST / MANIFEST, *files_in(directory / BEST)]
     for leftover in files:
         leftover.unlink(missing_ok=True)
 

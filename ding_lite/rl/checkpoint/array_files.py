@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ding_lite.errors import CheckpointError
 from ding_lite.io.dtypes import SAVED_DTYPES, has_only_flags
-from ding_lite.rl.checkpoint.folder import Folder
+from ding_lite.rl.checkpoint.folder import Folder, files_in
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -121,10 +121,6 @@ def _described(folder: Folder, entry: object) -> tuple[list[int], np.dtype[Any],
     if any(type(name) is not str for name in names):
         raise folder.damaged(f"an array has the files {names!r:.80}")
     return shape, dtype, names
-
-
-def files_in(directory: Path) -> set[Path]:
-    return set(directory.glob(f"{_PREFIX}*{_SUFFIX}"))
 
 
 def _name_of(content: memoryview) -> str:

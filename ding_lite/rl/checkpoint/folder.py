@@ -27,6 +27,17 @@ MANIFEST_BYTES = 1 << 30
 ROOM_FOR_READERS = 64 << 20
 """The bytes of unused files that are kept for readers, if the checkpoint itself has fewer."""
 _FILES = re.compile(r"(tensors-[0-9]{8,19}\.safetensors|rows-[0-9a-f]{40}\.bin)")
+_UNFINISHED = re.compile(r"\.(manifest|tensors|rows)[-0-9a-f]*\.unfinished-[0-9a-f]{16}\.tmp")
+
+
+def files_in(directory: Path) -> set[Path]:
+    """Return the files of tensors and arrays in a directory; other files there are the user's."""
+    return {path for path in directory.glob("*") if _FILES.fullmatch(path.name)}
+
+
+def unfinished_in(directory: Path) -> set[Path]:
+    """Return the temporary files of saves that were killed or have failed."""
+    return {path for path in directory.glob(".*") if _UNFINISHED.fullmatch(path.name)}
 
 
 class Folder:

@@ -29,13 +29,15 @@ from ding_lite.errors import CheckpointError, SaveError, kind_of
 from ding_lite.io.dtypes import SAVED_DTYPES
 from ding_lite.io.files import new_beside
 from ding_lite.nest import num_composed
-from ding_lite.rl.checkpoint.array_files import LARGE_BYTES, ArrayWriter, files_in
+from ding_lite.rl.checkpoint.array_files import LARGE_BYTES, ArrayWriter
 from ding_lite.rl.checkpoint.folder import (
     MANIFEST as MANIFEST,
     MANIFEST_BYTES,
     Folder,
+    files_in,
     remove,
     remove_unused,
+    unfinished_in,
 )
 from ding_lite.rl.checkpoint.reading import (
     FORMAT_VERSION,
@@ -80,9 +82,10 @@ def save_checkpoint(
     """
     path = Path(directory)
     rows = ArrayWriter(path, _write_atomically)
-    old_tensors = set(path.glob("tensors-*.safetensors"))
-    old_files = files_in(path) | old_tensors | set(path.glob("*.tmp"))
-    newest = max((int(path.stem.rpartition("-")[2]) for path in old_tensors), default=0)
+    old_files = files_in(path)
+    numbers = (file.stem.partition("-")[2] for file in old_files if file.suffix == ".safetensors")
+    newest = max(map(int, numbers), default=0)
+    old_files |= unfinished_in(path)
     tensors_file = path / f"tensors-{newest + 1:08d}.safetensors"
     encoded = b""
     try:
@@ -104,7 +107,7 @@ def save_checkpoint(
         _write_atomically(tensors_file, payload)
         _write_atomically(path / MANIFEST, encoded)
     except BaseException as error:
-        remove(path.glob("*.tmp"))  # a partial file would keep a full disk full
+        remove(unfinished_in(path))  # a partial file would keep a full disk full
         if not _holds(path / MANIFEST, encoded):
             remove([*rows.written, tensors_file])
         if isinstance(error, CheckpointError) or not isinstance(error, OSError):

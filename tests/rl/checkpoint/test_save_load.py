@@ -133,6 +133,19 @@ def test_the_old_checkpoint_survives_a_failure_at_any_moment(
     assert len(list(tmp_path.iterdir())) <= num_files
 
 
+def test_other_files_in_the_directory_are_left_alone(tmp_path):
+    names = "notes.tmp", "rows-of-a-table.bin", "tensors-final.safetensors", "tensors-7.safetensors"
+    for name in names:
+        (tmp_path / name).write_text("of the user")
+    killed = tmp_path / ".tensors-00000001.unfinished-0123456789abcdef.tmp"
+    killed.touch()
+    for number in range(2):
+        save_checkpoint(tmp_path, {"x": torch.zeros(3), "number": number})
+    assert not killed.exists()
+    assert {path.name for path in tmp_path.iterdir()} > {*names}
+    assert len([*tmp_path.iterdir()]) == len(names) + 2
+
+
 def test_every_damaged_byte_is_detected(tmp_path):
     save_checkpoint(tmp_path, {"x": torch.arange(4.0), "n": 12}, meta={"env": "CartPole-v1"})
     for path in sorted(tmp_path.iterdir()):
@@ -410,7 +423,7 @@ def test_a_save_writes_to_no_file_that_a_link_leads_to(tmp_path: Path) -> None:
         (tmp_path / "run" / name).symlink_to(own)
     save_checkpoint(tmp_path / "run", {"a": torch.ones(2)})
     assert not own.exists()
-    assert len(list((tmp_path / "run").iterdir())) == 2  # also without leftovers of a killed save
+    assert len(list((tmp_path / "run").iterdir())) == 4
 
 
 def test_a_link_to_a_file_elsewhere_is_not_followed(tmp_path: Path) -> None:
