@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -183,8 +182,6 @@ def _plain(value: object) -> object:
         return tuple(_plain(item) for item in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {name: _plain(one) for name, one in vars(value).items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
     return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from ding_lite.recipes.table import find_recipe
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.rl.policies.impala import IMPALA, IMPALAConfig
 from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.protocols import Policy
 from ding_lite.testing import run_step
@@ -39,6 +41,13 @@ def test_a_policy_acts_as_the_one_that_was_saved(tmp_path: Path, alone: bool) ->
     np.testing.assert_array_equal(
         loaded.act(obs, explore=False), policy.act(obs, explore=False), strict=True
     )
+
+
+def test_an_infinite_setting_is_loaded(tmp_path: Path) -> None:
+    with make_envs("CartPole-v1", 1) as envs:
+        policy = IMPALA(envs.spec, IMPALAConfig(rho_clip=math.inf))
+    run_step(mw.checkpoint(policy, tmp_path, every=1))
+    assert load_policy(tmp_path).config == policy.config
 
 
 def test_of_a_run_the_best_policy_is_taken_unless_the_last_one_is_wanted(tmp_path: Path) -> None:
