@@ -220,7 +220,7 @@ class _ReplayTrajectories:
         self._before: list[Rollout] = []
 
     def __call__(self, ctx: Context) -> None:
-        if ctx.trajectories:
+        if ctx.get("trajectories"):
             ctx.trajectories = [*ctx.trajectories, *self._before]
             self._before = ctx.trajectories[: self._num]
 

@@ -260,7 +260,13 @@ class TrainFromReplay(Train):
     def _batch(self, ctx: Context) -> Transitions | None:
         """Return the batch of an update; None if the nodes of the replay were lost."""
         if self.replay is None:
-            batch: Transitions = ctx.transitions
+            batch: Transitions | list[Transitions] = ctx.transitions
+            if isinstance(batch, list):
+                raise ConfigError(
+                    f"`ctx.transitions` is a list of {len(batch)} batches, as `receive` puts them "
+                    f"there, and `train` without a replay learns from one. Add them to a replay: "
+                    f"`mw.add_to(replay)`, `mw.train(policy, replay)`."
+                )
             return batch if self._norm is None else self._norm(batch)
         try:
             if self._beta is None:

@@ -104,16 +104,18 @@ def test_errors_of_new_transitions_are_in_the_unit_of_normalised_rewards(policy:
 
 
 def test_the_newest_earlier_trajectories_follow_the_new_ones() -> None:
-    given = [["a"], ["b", "c"], [], ["d"], ["e"]]
+    given = [["a"], ["b", "c"], [], None, ["d"], ["e"]]
     seen = []
 
     def collect(ctx: Context) -> None:
-        ctx.trajectories = given[ctx.total_step]
+        if (found := given[ctx.total_step]) is not None:
+            ctx.trajectories = found
 
-    run_steps(
-        collect, mw.replay_trajectories(2), lambda ctx: seen.append(ctx.trajectories), steps=5
-    )
-    assert seen == [["a"], ["b", "c", "a"], [], ["d", "b", "c"], ["e", "d", "b"]]
+    def note(ctx: Context) -> None:
+        seen.append(ctx.get("trajectories"))
+
+    run_steps(collect, mw.replay_trajectories(2), note, steps=6)
+    assert seen == [["a"], ["b", "c", "a"], [], None, ["d", "b", "c"], ["e", "d", "b"]]
 
 
 def test_a_policy_learns_from_both_and_a_saved_run_goes_on_with_the_same(tmp_path) -> None:

@@ -112,6 +112,12 @@ def test_a_policy_that_learns_from_rollouts_refuses_transitions(envs: Envs) -> N
         run_steps(mw.collect(policy, envs, steps=8), mw.train(policy), steps=1)
 
 
+def test_a_list_of_transitions_needs_a_replay(policy: DQN, filled: ReplayBuffer) -> None:
+    batch = filled.sample(3)
+    with pytest.raises(ConfigError, match=r"a list of 2 batches.*`mw\.add_to\(replay\)`"):
+        run_step(mw.train(policy), transitions=[batch, batch])
+
+
 def test_counting_goes_on_from_the_ctx(policy: DQN, filled: ReplayBuffer) -> None:
     ctx, _ = run_step(mw.train(policy, filled), train_iter=41)
     assert ctx.train_iter == 42
