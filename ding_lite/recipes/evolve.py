@@ -175,7 +175,8 @@ def _default_search(config: Any) -> Search:  # noqa: ANN401 - a dataclass of any
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.name in _STEP_SIZES:
-            parameters[field.name] = log_uniform(value / 5.0, value * 5.0)
+            bounds = (float(f"{each:.12g}") for each in (value / 5.0, value * 5.0))
+            parameters[field.name] = log_uniform(*bounds)
         elif field.name == "batch_size" and value is not None:
             parameters[field.name] = integer(max(1, value // 4), value * 2)
     return Search(**parameters)

@@ -81,7 +81,8 @@ class _Graph:
     ) -> None:
         self.held = held
         self._recorder = recorder
-        self._compute = lambda: update({name: held.get(name) for name in inputs}, **form)
+        names = tuple(inputs)  # not the inputs themselves: they would keep their memory
+        self._compute = lambda: update({name: held.get(name) for name in names}, **form)
         self._num_runs = 0
         self._recorded: tuple[Callable[[], object], Outputs] | None = None
 
