@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -112,6 +112,11 @@ def as_tensor(values: Array) -> Tensor:
     if isinstance(values, Tensor):
         return values
     return torch.from_numpy(values if values.flags.writeable else values.copy())
+
+
+def nan_if(skip: Tensor | None, loss: Number) -> Number:
+    """Return a loss, or NaN on a device if `skip` is 1.0 there, as the step was skipped."""
+    return loss if skip is None else torch.where(skip > 0.0, torch.nan, cast(Tensor, loss))
 
 
 def metrics_of(

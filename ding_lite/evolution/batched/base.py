@@ -199,10 +199,10 @@ class Turn(Generic[PolicyT]):
         self.updates = updates
         self.outcome = UpdateResult()
 
-    def passes(self, check: Callable[[], None]) -> bool:
-        """Return whether a loss is finite; if not, end the updates."""
+    def passes(self, step: Callable[[], object]) -> bool:
+        """Make a step; if a loss or a gradient is not finite, end the updates and return False."""
         try:
-            check()
+            step()
         except NonFiniteError as error:
             self.outcome.fault = error
             return False

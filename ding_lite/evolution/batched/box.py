@@ -70,21 +70,18 @@ class BoxStack(ReplayStack[BoxT]):
             self._like.next_values(policies, networks, next_obs_GBI, noise_KGBA),
         )
         for row, turn in layout.learning():
-            loss = float(values["loss"][row])
-            if turn.passes(partial(turn.policy.check_finite, loss, "loss of the critics")):
-                turn.policy.step_critics(self._grads.rows[row], self._weights.rows[row])
+            parts = self._grads.rows[row], self._weights.rows[row]
+            turn.passes(partial(turn.policy.step_critics, float(values["loss"][row]), *parts))
         is_due = {row: turn.policy.actor_is_due for row, turn in layout.learning()}
         of_actor = {}
         if any(is_due.values()):
             of_actor = self._like.improve_actors(policies, networks, layout, obs_GBI, noise_KGBA)
         for row, turn in layout.learning():
             if is_due[row]:
+                rows = [each.rows[row] for each in (self._grads, self._weights, self._target)]
                 loss = float(of_actor["actor_loss"][row])
-                if not turn.passes(partial(turn.policy.check_finite, loss, "loss of the actor")):
+                if not turn.passes(partial(turn.policy.step_actor, loss, *rows)):
                     continue
-                turn.policy.step_actor(
-                    self._grads.rows[row], self._weights.rows[row], self._target.rows[row]
-                )
             turn.policy.train_iter += 1
             if turn.count():
                 own = values | of_actor if is_due[row] else values

@@ -70,10 +70,8 @@ class DQNStack(ReplayStack[DQN]):
 
         for row, turn in layout.learning():
             policy, loss = turn.policy, float(found.loss_G[row])
-            if not turn.passes(partial(policy.check_finite, loss)):
-                continue
-            policy.step(self._grads.rows[row], self._weights.rows[row], self._target.rows[row])
-            if turn.count():
+            rows = [each.rows[row] for each in (self._grads, self._weights, self._target)]
+            if turn.passes(partial(policy.step, loss, *rows)) and turn.count():
                 turn.outcome.metrics = _metrics(policy, loss, float(found.q_mean_G[row]))
                 turn.outcome.batch = layout.part(batch, row)
 

@@ -260,8 +260,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             inputs |= {"state_NS": steps.recurrence.state_NS, "ended_TN": steps.recurrence.ended_TN}
         self._optimizer.lr = self._lr_at(self.train_iter)
         values = self._run_update(inputs, rows=self._rows_of(steps))
-        self._note_skip(values.pop("skip"))
-        self.train_iter += 1
+        self._after_step(values.pop("skip"))
         return values
 
     def _update(self, inputs: Inputs, *, rows: Rows) -> Outputs:
@@ -269,8 +268,9 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         has_memory = "state_NS" in inputs
         recurrence = Recurrence(inputs["state_NS"], inputs["ended_TN"]) if has_memory else None
         values = self._write_gradient(rows, Minibatch(**columns, recurrence=recurrence))
-        values["grad_norm"], values["skip"] = self._clipped(values["loss"], self._grad_P)
-        self._optimizer.step(self._grad_P, skip=values["skip"])
+        values["grad_norm"], values["skip"] = self._descend(
+            self._optimizer, values["loss"], self._grad_P, limit=self.config.max_grad_norm
+        )
         return values
 
     @renamed_argument("unrolls", "rollouts")

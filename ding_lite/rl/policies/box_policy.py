@@ -27,10 +27,12 @@ from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import (
     AnyArray,
     Metrics,
+    Number,
     as_tensor,
     computable,
     floats,
     metrics_of,
+    nan_if,
     placed,
 )
 from ding_lite.rl.networks.action_values import Critics
@@ -49,6 +51,9 @@ from ding_lite.rl.weights.flat import FlatWeights, SavedNetwork
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer, Optimizer, make_optimizer
 from ding_lite.settings.rules import COUNT, SHARE, STEP_SIZE, positive, setting
+
+_CRITICS, _ACTOR = "critics", "actor"
+"""What the losses train, in messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,28 +261,25 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
     @property
     def _checks(self) -> list[Callable[..., None]]:
         """The checks of the losses of the critics and of the actor."""
-        owners = "critics", "actor"
-        return [partial(self.check_finite, what=f"loss of the {owner}") for owner in owners]
+        return [partial(self.check_finite, owner=owner) for owner in (_CRITICS, _ACTOR)]
 
     def _update(self, inputs: Inputs, *, rows: Rows, improves: bool) -> Outputs:
         seen: Any = SimpleNamespace(**inputs)
         weight_1B = None if seen.weight is None else rows.fold(seen.weight)
         noise_K1BA = placed(seen.noise, self.device).unsqueeze(1)
-        check_critics, check_actor = self._checks
         next_1B = self.next_values([self], self._networks, seen.next_obs, noise_K1BA)
         values_G, error_E1B = update_critics(
             self._networks.critics, rows, seen, seen.obs, seen.action, next_1B, weight_1B
         )
         values = {name: each_G[0] for name, each_G in values_G.items()}
-        skip = self._guarded(values["loss"], check_critics)
-        self.step_critics(self._grads.flat, self._weights.flat, skip=skip)
+        grad_P, weights_P = self._grads.flat, self._weights.flat
+        values["loss"] = self.step_critics(values["loss"], grad_P, weights_P)
         if improves:
             of_actor = self.improve_actors([self], self._networks, rows, seen.obs, noise_K1BA)
             values |= {name: each_G[0] for name, each_G in of_actor.items()}
-            skip_actor = self._guarded(values["actor_loss"], check_actor)
-            if skip is not None and skip_actor is not None:
-                skip = torch.maximum(skip, skip_actor)
-            self.step_actor(self._grads.flat, self._weights.flat, self._target.flat, skip=skip)
+            # NaN, as on a device the critics' loss is after a skipped step, skips this one, too.
+            loss = values["actor_loss"] + 0.0 * values["loss"]
+            values["actor_loss"] = self.step_actor(loss, grad_P, weights_P, self._target.flat)
         if weight_1B is not None:
             values["td_error"] = abs(error_E1B[:, 0]).mean(0)
         return values
@@ -370,29 +372,36 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         """
         return np.empty((0, count, self._box.size), dtype=np.float32)
 
-    def step_critics(
-        self, grad_P: Tensor, weights_P: Tensor, *, skip: Tensor | None = None
-    ) -> None:
-        """Step along the critics' part of a flat gradient."""
-        border = self._networks.border
-        self._critic_optimizer.lr = self.config.critic_lr  # a loaded state may have changed it
-        self._step(self._critic_optimizer, grad_P[:border], weights_P[:border], skip)
+    def step_critics(self, loss: Number, grad_P: Tensor, weights_P: Tensor) -> Number:
+        """Step along the critics' part of a flat gradient.
+
+        Returns:
+            The loss; NaN on a device if the step was skipped, as the loss or the gradient is not
+            finite.
+
+        Raises:
+            NonFiniteError: On a CPU, if the loss or the gradient is not finite.
+        """
+        optimizer, border = self._critic_optimizer, self._networks.border
+        optimizer.lr = self.config.critic_lr  # a loaded state may have changed it
+        parts = grad_P[:border], weights_P[:border]
+        _, skip = self._descend(optimizer, loss, *parts, owner=_CRITICS)
+        return nan_if(skip, loss)
 
     def step_actor(
-        self, grad_P: Tensor, weights_P: Tensor, target_P: Tensor, *, skip: Tensor | None = None
-    ) -> None:
-        """Step along the actor's part of a flat gradient, then move the targets."""
-        border, tau = self._networks.border, self.config.target_tau
-        self._actor_optimizer.lr = self.config.actor_lr
-        self._step(self._actor_optimizer, grad_P[border:], weights_P[border:], skip)
-        self._networks.follow(weights_P, target_P, tau if skip is None else tau * (1.0 - skip))
+        self, loss: Number, grad_P: Tensor, weights_P: Tensor, target_P: Tensor
+    ) -> Number:
+        """Step along the actor's part of a flat gradient, then move the targets.
 
-    def _step(
-        self, optimizer: Optimizer, grad_P: Tensor, weights_P: Tensor, skip: Tensor | None
-    ) -> None:
-        if self.reduce_gradient is not None:
-            self.reduce_gradient(grad_P)
-        optimizer.step(grad_P, weights_P, skip=skip)
+        It returns and raises what `step_critics` does.
+        """
+        optimizer, border = self._actor_optimizer, self._networks.border
+        optimizer.lr = self.config.actor_lr
+        parts = grad_P[border:], weights_P[border:]
+        _, skip = self._descend(optimizer, loss, *parts, owner=_ACTOR)
+        tau = self.config.target_tau
+        self._networks.follow(weights_P, target_P, tau if skip is None else tau * (1.0 - skip))
+        return nan_if(skip, loss)
 
     def _tensors_of(self, batch: Transitions) -> tuple[Tensor, Tensor, Tensor]:
         action_1BA = placed(self._box.to_unit(batch.action), self.device).unsqueeze(0)

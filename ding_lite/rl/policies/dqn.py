@@ -33,10 +33,12 @@ from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.host_or_device import (
     AnyArray,
     Metrics,
+    Number,
     as_tensor,
     computable,
     is_host,
     metrics_of,
+    nan_if,
     on,
 )
 from ding_lite.rl.networks.inputs import make_norm
@@ -56,7 +58,7 @@ from ding_lite.rl.seeding import make_rng
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.compiled import Compile, Inputs, Outputs
-from ding_lite.rl.weights.flat import FlatWeights, clip_norm
+from ding_lite.rl.weights.flat import FlatWeights
 from ding_lite.rl.weights.flat_module import MakeModule, made_module
 from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.settings.config import suggests
@@ -286,14 +288,12 @@ class DQN(OpenPolicy):
             mask_GBA=seen.mask,
         )
         found = q_gradient(rows, seen, q_1BA, next_q_1B, self._loss, weight_1B)
-        skip = self._guarded(found.loss_G[0], self.check_finite)
         self.q_net.backward(saved, as_tensor(found.grad_GBA[0]))
-        grad_P = self.q_net.grads.flat
-        if self.reduce_gradient is not None:
-            self.reduce_gradient(grad_P)
-        weights_P, target_P = self.q_net.weights.flat, self._target_net.weights.flat
-        self._move(grad_P, weights_P, target_P, follows=follows, skip=skip)
-        metrics = {"loss": found.loss_G[0], "q_mean": found.q_mean_G[0]}
+        loss, weights_P = found.loss_G[0], self.q_net.weights.flat
+        skip = self._move(
+            loss, self.q_net.grads.flat, weights_P, self._target_net.weights.flat, follows=follows
+        )
+        metrics = {"loss": nan_if(skip, loss), "q_mean": found.q_mean_G[0]}
         if weight_1B is not None:
             metrics["td_error"] = abs(found.error_GB[0])
         return metrics
@@ -338,16 +338,20 @@ class DQN(OpenPolicy):
             return None
         return self.spec.action_mask(on(self.device, batch.next_obs))
 
-    def step(self, grad_P: Tensor, weights_P: Tensor, target_P: Tensor) -> None:
+    def step(self, loss: float, grad_P: Tensor, weights_P: Tensor, target_P: Tensor) -> None:
         """Step along a gradient, then move the target network.
 
         Args:
-            grad_P: The flat gradient; it is clipped in place.
+            loss: The loss.
+            grad_P: Its flat gradient; it is clipped in place.
             weights_P: The flat weights: the policy's own, or a copy that replaces them.
             target_P: The flat weights of the target network, likewise.
+
+        Raises:
+            NonFiniteError: If the loss or the gradient is not finite; nothing is changed then.
         """
         self._optimizer.lr = self._lr_at(self.train_iter)
-        self._move(grad_P, weights_P, target_P, follows=self._follows)
+        self._move(loss, grad_P, weights_P, target_P, follows=self._follows)
         self.train_iter += 1
 
     @property
@@ -355,21 +359,16 @@ class DQN(OpenPolicy):
         return (self.train_iter + 1) % self.config.target_every == 0
 
     def _move(
-        self,
-        grad_P: Tensor,
-        weights_P: Tensor,
-        target_P: Tensor,
-        *,
-        follows: bool,
-        skip: Tensor | None = None,
-    ) -> None:
-        if self.config.max_grad_norm is not None:
-            clip_norm(grad_P, self.config.max_grad_norm)
-        self._optimizer.step(grad_P, weights_P, skip=skip)
+        self, loss: Number, grad_P: Tensor, weights_P: Tensor, target_P: Tensor, *, follows: bool
+    ) -> Tensor | None:
+        """Return 1.0 on a device if the step was skipped, else 0.0."""
+        limit = self.config.max_grad_norm
+        _, skip = self._descend(self._optimizer, loss, grad_P, weights_P, limit=limit)
         if follows:
             tau = self.config.target_tau
             target_P.lerp_(weights_P, tau if skip is None else tau * (1.0 - skip))
             self._target_net.copy_buffers(self.q_net)
+        return skip
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         """Load the weights that another policy's `weights` returned, into the target network too.

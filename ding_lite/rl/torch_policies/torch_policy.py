@@ -558,10 +558,8 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             used = self._flat.are_used()
         return used
 
-    def _step(
-        self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
-    ) -> None:
-        super()._step(grad_P, weights_P, skip=skip)
+    def _after_step(self, skip: Tensor | None = None) -> None:
+        super()._after_step(skip)
         for follower in self._followers:
             follower.follow(self.train_iter, skip=skip)
 

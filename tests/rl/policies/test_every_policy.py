@@ -61,10 +61,22 @@ PARTS = replace(CHOICE, obs_space=Dict(camera=SCREEN, speed=VECTOR, map=Box(-1.0
 ARM_PARTS = replace(ARM, obs_space=PARTS.obs_space)
 
 
+class Breaks(nn.Module):
+    """Returns its input; its gradient can be made NaN."""
+
+    is_broken = False
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.is_broken and inputs.requires_grad:
+            inputs.register_hook(lambda grad: grad * math.nan)
+        return inputs
+
+
 def layers(num_inputs: int, num_outputs: int) -> nn.Module:
     """Make a network that learns otherwise than it acts."""
     hidden = nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.5)
-    return nn.Sequential(nn.Linear(num_inputs, 8), *hidden, nn.Linear(8, num_outputs), nn.Tanh())
+    last = nn.Linear(8, num_outputs), nn.Tanh(), Breaks()
+    return nn.Sequential(nn.Linear(num_inputs, 8), *hidden, *last)
 
 
 class Remembers(nn.Module):
@@ -593,6 +605,45 @@ def test_an_update_on_a_device_that_is_not_finite_is_left_out_and_named_when_it_
     policy.reduce_gradient = lambda _: pytest.fail("others took its gradient")
     with pytest.raises(NonFiniteError):
         policy.learn(poisoned(policy, poison))
+
+
+@pytest.mark.parametrize("is_on_device", [False, True])
+@pytest.mark.parametrize("name", OF_USERS)
+def test_a_gradient_that_is_not_finite_changes_no_weights(
+    name: str,
+    is_on_device: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    if is_on_device:
+        request.getfixturevalue("on_tensors")
+    policy = make(name)
+    policy.learn(lesson(policy, 0))
+    before = dict(leaves(policy.state_dict()))
+    monkeypatch.setattr(Breaks, "is_broken", True)
+    with pytest.raises(NonFiniteError, match=type(policy).__name__):
+        policy.learn(lesson(policy, 1))["loss"]
+    for path, value in leaves(policy.state_dict()):
+        if isinstance(value, torch.Tensor) and not NOT_LEARNED.search(str(path)):
+            check_equal(value, before[path])
+
+
+@pytest.mark.parametrize("name", ["own ddpg", "own td3", "own sac"])
+def test_an_error_of_the_actor_says_that_its_weights_are_the_former_ones(name: str) -> None:
+    policy = make(name)
+    before = policy.weights()
+    for module in policy.module.modules():
+        module.is_broken = True  # of the actor alone
+
+    def learn_twice() -> None:  # TD3 updates its actor at the second one
+        for seed in range(2):
+            policy.learn(lesson(policy, seed))
+
+    with pytest.raises(NonFiniteError, match=r"of the actor .* The weights of the actor are as"):
+        learn_twice()
+    for key, value in policy.weights().items():
+        if not NOT_LEARNED.search(key):
+            check_equal(value, before[key])
 
 
 @EVERY_POLICY

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ding_lite.errors import ConfigError, ShapeError, kind_of
 from ding_lite.rl.batch import FloatArray
-from ding_lite.rl.host_or_device import Metrics, Number, metrics_of
+from ding_lite.rl.host_or_device import Metrics, Number, metrics_of, nan_if
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.policies.base.open_policy import OpenPolicy
 from ding_lite.rl.weights.flat import LearnedNetwork, clip_norm
@@ -105,7 +105,9 @@ class GradientPolicy(OpenPolicy):
         own_P.copy_(grad_P)
         norm = float(clip_norm(own_P, self.config.max_grad_norm))
         self.check_finite(norm, "length of the gradient")
-        self._step(own_P)
+        self._optimizer.lr = self._lr_at(self.train_iter)
+        self._optimizer.step(own_P, used=self._used_parameters())
+        self._after_step()
         return norm
 
     def _improve(
@@ -115,33 +117,22 @@ class GradientPolicy(OpenPolicy):
 
         `grad_P` and `weights_P` are the policy's own if None.
         """
-        grad_P = self._grad_P if grad_P is None else grad_P
-        if self.reduce_gradient is not None:
-            self.check_finite(float(loss))  # before other learners use its gradient
-            self.reduce_gradient(grad_P)
-        norm, skip = self._clipped(loss, grad_P)
-        self._step(grad_P, weights_P, skip=skip)
-        self._note_skip(skip)
+        self._optimizer.lr = self._lr_at(self.train_iter)
+        norm, skip = self._descend(
+            self._optimizer,
+            loss,
+            self._grad_P if grad_P is None else grad_P,
+            weights_P,
+            limit=self.config.max_grad_norm,
+            used=self._used_parameters(),
+        )
+        self._after_step(skip)
         return norm
 
-    def _clipped(self, loss: Number, grad_P: Tensor) -> tuple[Number, Tensor | None]:
-        """Clip the gradient; return its length, and on a device whether to skip the step."""
-        norm = clip_norm(grad_P, self.config.max_grad_norm)
-        if isinstance(loss, Tensor):
-            return norm, (~torch.isfinite(loss + norm)).float()  # the sum is finite if both are
-        self.check_finite(float(norm), "length of the gradient")
-        return norm, None
-
-    def _note_skip(self, skip: Tensor | None) -> None:
+    def _after_step(self, skip: Tensor | None = None) -> None:
+        self.train_iter += 1
         if skip is not None:
             self._skipped = skip if self._skipped is None else torch.maximum(self._skipped, skip)
-
-    def _step(
-        self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
-    ) -> None:
-        self._optimizer.lr = self._lr_at(self.train_iter)
-        self._optimizer.step(grad_P, weights_P, skip=skip, used=self._used_parameters())
-        self.train_iter += 1
 
     def _used_parameters(self) -> Sequence[bool]:
         """Return which parameters the next step changes; () for all."""
@@ -151,6 +142,6 @@ class GradientPolicy(OpenPolicy):
         """Return the metrics of the last update of `learn`; `loss` is NaN if one was skipped."""
         skipped, self._skipped = self._skipped, None
         if skipped is not None:
-            values = {**values, "loss": torch.where(skipped > 0.0, torch.nan, values["loss"])}
+            values = {**values, "loss": nan_if(skipped, values["loss"])}
         update = f"one of {type(self).__name__}'s updates up to {self.train_iter}"
         return metrics_of(values, partial(self.check_finite, update=update))

@@ -41,7 +41,7 @@ from ding_lite.rl.weights.compiled import (
     check_captures,
     compiler_of,
 )
-from ding_lite.rl.weights.flat import LearnedNetwork, SavedNetwork
+from ding_lite.rl.weights.flat import LearnedNetwork, SavedNetwork, clip_norm
 from ding_lite.rl.weights.flat_module import FlatModule, copied
 from ding_lite.rl.weights.optimizers import Optimizer, TorchOptimizer, make_optimizer
 from ding_lite.rl.wrong_calls import ELSEWHERE, Elsewhere, explained
@@ -493,38 +493,74 @@ class OpenPolicy(ABC):
         set_rng_state(self._rng, rng_state(make_rng(seed, "offspring")))
         self._random.reseed(seed)
 
-    def _guarded(self, loss: Number, check: Callable[[float], None]) -> Tensor | None:
-        """Prevent an update by a loss that is not finite: `check` raises an error if it is not.
+    def _descend(
+        self,
+        optimizer: Optimizer,
+        loss: Number,
+        grad_P: Tensor,
+        weights_P: Tensor | None = None,
+        *,
+        limit: float | None = None,
+        used: Sequence[bool] = (),
+        owner: str = "",
+    ) -> tuple[Number, Tensor | None]:
+        """Step along the gradient of a loss if both are finite.
 
-        The host does not wait for a device: return 1.0 there if the optimiser must skip its step,
-        else 0.0. The metrics raise the error when they are read.
+        Args:
+            optimizer: The optimiser.
+            loss: The loss: a number on a CPU, a tensor on a device.
+            grad_P: Its flat gradient. It is averaged over the learners, and clipped in place.
+            weights_P: The flat weights; the optimiser's own if None.
+            limit: The norm to which the gradient is clipped.
+            used: Which parameters are changed; () for all.
+            owner: What the loss trains, if a policy has several losses.
+
+        Returns:
+            The norm of the gradient before it was clipped. On a device, for which the host does not
+            wait, also 1.0 if the step was skipped, else 0.0.
+
+        Raises:
+            NonFiniteError: On a CPU, if the loss or the gradient is not finite.
         """
-        if isinstance(loss, Tensor) and self.reduce_gradient is None:
-            return (~torch.isfinite(loss)).float()
-        check(float(loss))  # before other learners use its gradient
-        return None
+        is_on_host = not isinstance(loss, Tensor)
+        if is_on_host or self.reduce_gradient is not None:  # before other learners use its gradient
+            self.check_finite(float(loss), owner=owner)
+        if self.reduce_gradient is not None:
+            self.reduce_gradient(grad_P)
+        norm = clip_norm(grad_P, limit)
+        skip = None
+        if is_on_host:
+            self.check_finite(float(norm), "length of the gradient", owner=owner)
+        else:
+            skip = (~torch.isfinite(loss + norm)).float()  # the sum is finite if both are
+        optimizer.step(grad_P, weights_P, skip=skip, used=used)
+        return norm, skip
 
     @property
     def _present_update(self) -> str:
         return f"{type(self).__name__}'s update {self.train_iter + 1}"
 
-    def check_finite(self, value: float, what: str = "loss", *, update: str = "") -> None:
+    def check_finite(
+        self, value: float, what: str = "loss", *, owner: str = "", update: str = ""
+    ) -> None:
         """Raise NonFiniteError if a number of an update, by default the present one, is not finite.
 
         Args:
             value: The number.
             what: Its name in the message.
-            update: The name of the update there.
+            owner: What it trains, if a policy has several losses.
+            update: The name of the update in the message.
         """
         if math.isfinite(value):
             return
+        of_owner = f" of the {owner}" if owner else ""
         of = update or self._present_update
         names = ("lr", "critic_lr", "actor_lr", "max_grad_norm")
         now = [f"`{n}` (now {getattr(self.config, n)})" for n in names if hasattr(self.config, n)]
         raise NonFiniteError(
-            f"The {what} of {of} is {value}; a finite number was expected. The weights are as they "
-            f"were before it. A lower {' or '.join(now)}, or rewards scaled down, helps when "
-            f"values have blown up."
+            f"The {what}{of_owner} of {of} is {value}; a finite number was expected. The "
+            f"weights{of_owner} are as they were before it. A lower {' or '.join(now)}, or rewards "
+            f"scaled down, helps when values have blown up."
         )
 
     def _make_optimizer(self, network: LearnedNetwork, *, eps: float = 1e-8) -> Optimizer:
