@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from torch import nn
 
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
@@ -166,10 +166,34 @@ OF_USERS: dict[str, Kind] = {
     "own algorithm": (Plain, CHOICE, TorchPolicyConfig(**NORM), RMS),
     "own algorithm of rollouts": (PlainRollout, CHOICE, TorchPolicyConfig(), {}),
 }
-KINDS = BUILT_IN | OF_USERS
+ENTROPY: dict[str, Any] = {**SMALL, "entropy_coef": 0.01}
+OF_PPO: dict[str, Any] = {**ENTROPY, "epochs": 2, "batch_size": 8}
+NUMBERS = Box(np.array([-1.0, 0.0], "f4"), np.array([3.0, np.inf], "f4"))
+FORMS: dict[str, Kind] = {
+    "legal choice": (
+        IMPALA,
+        replace(CHOICE, action_space=Discrete(3), has_action_mask=True),
+        IMPALAConfig(**ENTROPY, batch_size=8, clip=0.2),
+        {},
+    ),
+    "choices": (PPO, replace(CHOICE, action_space=MultiDiscrete([3, 2])), PPOConfig(**OF_PPO), {}),
+    "flags": (A2C, replace(CHOICE, action_space=MultiBinary(4)), A2CConfig(**ENTROPY), {}),
+    "numbers": (PPO, replace(ARM, action_space=NUMBERS), PPOConfig(**OF_PPO), {}),
+    "own spread": (
+        PPO,
+        ARM,
+        PPOConfig(entropy_coef=0.01, epochs=2),
+        {"network": lambda _: Splits(nn.Linear(4, 5))},
+    ),
+    "pictures": (A2C, replace(CHOICE, obs_space=SCREEN), A2CConfig(**ENTROPY), {}),
+    "ppo memory": (PPO, CHOICE, PPOConfig(**OF_PPO, **NORM, memory="lstm", memory_size=4), {}),
+    "impala memory": (IMPALA, CHOICE, IMPALAConfig(**ENTROPY, memory="gru", memory_size=4), {}),
+}
+"""With every kind of actions; computations on tensors are another code for each."""
+KINDS = BUILT_IN | OF_USERS | FORMS
 NOT_LEARNED = re.compile("norm|running|num_batches|rng|random|steps|iter")
 """What of a state changes in an update that is left out."""
-EVERY_POLICY = pytest.mark.parametrize("name", KINDS)
+EVERY_POLICY = pytest.mark.parametrize("name", BUILT_IN | OF_USERS)
 
 
 def make(name: str, *, seed: int = 0, **more: Any) -> Any:
@@ -335,7 +359,7 @@ def test_observations_of_another_environment_are_refused(name: str) -> None:
     check_equal(policy.state_dict(), before)
 
 
-@pytest.mark.parametrize("name", [*BUILT_IN, "own a2c", "own memory", "own r2d2"])
+@pytest.mark.parametrize("name", [*BUILT_IN, *FORMS, "own a2c", "own memory", "own r2d2"])
 def test_an_update_on_a_device_copies_nothing_to_the_host(name: str) -> None:
     """The device `meta` holds no data: what copies some to the host raises.
 
@@ -344,6 +368,8 @@ def test_an_update_on_a_device_copies_nothing_to_the_host(name: str) -> None:
     policy = make(name, device="meta")
     metrics = policy.learn(lesson(policy, 1))
     assert policy.train_iter > 0
+    if name in FORMS:
+        policy.gradients(lesson(policy, 2))
     with pytest.raises(NotImplementedError, match=r"meta|no data"):
         metrics["loss"]
 
@@ -555,7 +581,7 @@ def weighted(policy: Any, seed: int) -> Any:
     return draw_prioritized(seed, spec=policy.spec) if type(drawn) is Transitions else drawn
 
 
-@pytest.mark.parametrize("name", [*BUILT_IN, "own algorithm", "own algorithm of rollouts"])
+@pytest.mark.parametrize("name", [*BUILT_IN, *FORMS, "own algorithm", "own algorithm of rollouts"])
 def test_updates_on_tensors_are_those_on_arrays(name: str, request: pytest.FixtureRequest) -> None:
     def learned() -> tuple[Any, list[Any]]:
         policy = make(name)
