@@ -141,7 +141,14 @@ def test_what_only_the_camera_shows_is_learned_by_dqn():
         assert mean_return(policy, envs, episodes=64) > 0.9 * LENGTH
 
 
-@pytest.mark.parametrize(("kind", "more"), [(DDPG, {}), (TD3, {}), (SAC, {"alpha": 0.05})])
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        (DDPG, {}),
+        pytest.param(TD3, {}, marks=pytest.mark.slow),
+        pytest.param(SAC, {"alpha": 0.05}, marks=pytest.mark.slow),
+    ],
+)
 def test_what_only_the_camera_shows_is_learned_by_box_policies(kind, more):
     settings = {"by_camera": True, "action": "amount"}
     with make_envs("partly/Partly-v0", 8, mode="sync", env_args=settings) as envs:

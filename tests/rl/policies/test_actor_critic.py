@@ -354,7 +354,7 @@ def test_impala_does_not_collapse_to_one_action_with_rollouts_two_updates_old():
         collector = IMPALA(envs.spec, IMPALAConfig(seed=1))
         learner = IMPALA(envs.spec, IMPALAConfig(seed=1))
         collect, waiting = mw.collect(collector, envs, unroll=20), []
-        for _ in range(330):
+        for _ in range(260):
             collector.load_weights(learner.weights())
             waiting.append(rollouts_of(collect))
             metrics = learner.learn(waiting.pop(0) if len(waiting) > 2 else waiting[0])
