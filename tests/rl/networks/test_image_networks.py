@@ -9,12 +9,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ding_lite.rl import make_envs
 from ding_lite.rl.networks.conv import CONVS, Conv
 from ding_lite.rl.networks.modules import ImageActor, ImageCritics, Inputs
-from ding_lite.testing.probes import BEST_NUMBER, AsImage
 from tests.rl.policies.test_box_policy import EVERY_KIND, PICTURES, make
-from tests.rl.rollouts import learn_from_random_actions
 
 INPUTS = Inputs(PICTURES.obs_shape, CONVS["small"])
 
@@ -59,37 +56,6 @@ def test_critics_share_what_they_see_and_differ_behind_the_action(
             x = F.relu(x @ layer.weight.T + layer.bias)
         expected.append(x @ head.weight.T + head.bias)
     torch.testing.assert_close(critics(screens(0), action), torch.cat(expected, dim=1))
-
-
-def trained(kind: str, *, updates: int) -> Any:
-    settings: dict[str, Any] = {"hidden": (32,), "actor_lr": 1e-4, "critic_lr": 3e-3}
-    if kind == "sac":  # a bonus for entropy would be part of the values
-        settings |= {"alpha": 1e-3, "learn_alpha": False}
-    envs = make_envs("probe/RightActionForObs-v1", 8, seed=0, wrappers=[AsImage])
-    policy = make(kind, envs.spec, gamma=0.9, target_tau=0.05, **settings)
-    return learn_from_random_actions(policy, envs, updates=updates, size=32, steps=60)
-
-
-def seen(obs: float) -> np.ndarray:
-    return np.full((1, 1, 10, 10), (obs + 1.0) * 85.0, dtype=np.uint8)
-
-
-def test_values_depend_on_the_picture_and_the_action() -> None:
-    policy = trained("ddpg", updates=150)
-    for obs in (-1.0, 1.0):
-        near, far = (np.full((1, 1), sign * obs * BEST_NUMBER, np.float32) for sign in (1, -1))
-        values = [float(policy.q_values(seen(obs), action)[0]) for action in (near, far)]
-        assert values[0] == pytest.approx(0.0, abs=0.2)
-        assert values[1] == pytest.approx(-4.0 * BEST_NUMBER**2, abs=0.3)
-
-
-@pytest.mark.slow
-@EVERY_KIND
-def test_the_best_number_depends_on_the_picture(kind: str) -> None:
-    policy = trained(kind, updates=700)
-    for obs in (-1.0, 1.0):
-        best = float(policy.act(seen(obs), explore=False)[0, 0])
-        assert best == pytest.approx(obs * BEST_NUMBER, abs=0.25)
 
 
 @EVERY_KIND

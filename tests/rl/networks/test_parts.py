@@ -19,12 +19,10 @@ from ding_lite.rl import (
     DQN,
     IMPALA,
     PPO,
-    R2D2,
     SAC,
     TD3,
     DQNConfig,
     EnvSpec,
-    R2D2Config,
     ReplayBuffer,
     make_envs,
     mean_return,
@@ -239,17 +237,3 @@ def test_convolutions_of_ones_own_see_each_image(kind: Any) -> None:
     assert not any("conv" in name for name in flat.weights())
     with pytest.raises(ConfigError, match=r"`convs` are given, .*too small"):
         kind(spec, {"convs": (Conv(5, 20, 2),)})
-
-
-def test_memory_stands_behind_the_convolutions_of_each_image():
-    policy = R2D2(SPEC, R2D2Config(sequence_length=3, burn_in=1, batch_size=4))
-    assert any(isinstance(part, nn.Conv2d) for part in policy.module.modules())
-    net: Any = policy.net
-    state = torch.zeros(5, policy.state_size)
-    obs = torch.from_numpy(SPEC.pack(random_tree(5)))
-    one, _ = net(obs, state)
-    both, _ = net.unroll(torch.stack((obs, obs), dim=1), state)
-    torch.testing.assert_close(both[:, 0], one)
-    tree, camera = SPEC.unpack(obs), torch.zeros(5, 3, 9, 9, dtype=torch.uint8)
-    seen, other = (net.torso(each) for each in (tree, tree | {"camera": camera}))
-    assert (seen != other).any()

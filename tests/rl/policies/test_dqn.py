@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.rl import DQN, DQNConfig, EnvSpec, Transitions, make_envs
-from ding_lite.rl.batch import PrioritizedTransitions, to_numpy
+from ding_lite.rl.batch import PrioritizedTransitions
 from ding_lite.rl.networks.conv import CONVS
 from ding_lite.testing.probes import AsImage
 from tests.rl import reference
@@ -100,20 +100,6 @@ def test_updates_are_those_of_plain_torch(name, draw):
     assert_learns_as_plain_torch(DQN(CARTPOLE, CONFIGS[name]), [draw(seed) for seed in range(16)])
 
 
-@pytest.mark.parametrize("name", ["default", "single"])
-def test_errors_without_learning_value_legal_actions_only(name):
-    spec = replace(CARTPOLE, has_action_mask=True)
-    policy, drawn = DQN(spec, CONFIGS[name]), prioritized(7)
-    mask = np.random.default_rng(0).integers(0, 2, size=32)[:, None] == [0, 1]
-    packed = [spec.pack(to_numpy(obs), action_mask=mask) for obs in (drawn.obs, drawn.next_obs)]
-    obs, next_obs = map(torch.from_numpy, packed)
-    legal = torch.from_numpy(mask.argmax(axis=1))
-    drawn = replace(drawn, obs=obs, next_obs=next_obs, action=legal)
-    errors = policy.td_errors(drawn)
-    assert np.isfinite(errors).all()
-    np.testing.assert_allclose(np.abs(errors), policy.learn(drawn)["td_error"], rtol=1e-4)
-
-
 @pytest.mark.parametrize("name", ["default", "dueling"])
 def test_updates_on_images_are_those_of_plain_torch(name):
     policy = DQN(SCREEN, replace(CONFIGS[name], torso="small"))
@@ -149,22 +135,6 @@ def test_learners_that_average_their_gradients_stay_alike():
     for name, tensor in one.weights().items():
         torch.testing.assert_close(tensor, both.weights()[name], rtol=1e-3, atol=1e-5)
     assert seen == []
-
-
-def test_a_normalized_policy_learns_from_observations_of_very_different_sizes():
-    plain, normalized = (
-        DQN(CARTPOLE, replace(SMALL, normalize_obs=on, lr=1e-2)) for on in (False, True)
-    )
-    scale = torch.tensor([1e-3, 1.0, 1e3, 1e5])
-    losses = {}
-    for policy in (plain, normalized):
-        for seed in range(200):
-            drawn = batch(seed)
-            target = drawn.obs[:, 0]  # the value is what the smallest number says
-            drawn = replace(drawn, obs=drawn.obs * scale, next_obs=drawn.next_obs * scale)
-            drawn.reward[:], drawn.terminated[:] = target, True
-            losses[policy] = policy.learn(drawn)["loss"]
-    assert losses[normalized] < 0.05 < losses[plain]
 
 
 def test_epsilon_is_the_share_of_random_actions():

@@ -520,16 +520,6 @@ def test_gradients_that_would_leave_running_means_behind_are_refused(name: str) 
     check_equal(policy.weights(), before)
 
 
-@pytest.mark.parametrize("name", ["own ppo", "own a2c"])
-def test_gradients_of_a_broken_batch_change_nothing(name: str) -> None:
-    policy = make(name)
-    before = policy.weights()
-    [rollout] = lesson(policy, 0)
-    with pytest.raises(NonFiniteError):
-        policy.gradients([replace(rollout, reward=np.full_like(rollout.reward, np.inf))])
-    check_equal(policy.weights(), before)
-
-
 @pytest.mark.parametrize("name", ["dqn", "dueling dqn", "own algorithm"])
 def test_a_collector_computes_errors_by_the_weights_that_it_has_fetched(name: str) -> None:
     learner, collector = make(name), make(name)

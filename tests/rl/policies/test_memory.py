@@ -167,32 +167,6 @@ def test_minibatches_are_whole_sequences(batch_size):
         np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-6)
 
 
-@EVERY_KIND_AND_MEMORY
-def test_a_clone_and_a_resumed_collection_go_on_exactly_amid_an_episode(kind, memory):
-    def pipeline(policy, seed):
-        envs = make_envs("probe/Recall-v0", 4, seed=seed)
-        collect = mw.collect(policy, envs, unroll=4)
-        task = Task()
-        task.use(collect)
-        task.use(mw.train(policy))
-        return task, collect, envs
-
-    task, collect, envs = pipeline(policy := make(kind, envs_spec(), memory=memory), 0)
-    with task:
-        task.run(max_step=3)
-    twin = policy.clone()
-    other, its_collect, its_envs = pipeline(twin, 5)
-    its_envs.load_state_dict(envs.state_dict())
-    its_collect.load_state_dict(collect.state_dict())
-    with task, other:
-        task.run(max_step=3)
-        other.run(max_step=3)
-    torch.testing.assert_close(policy.weights(), twin.weights(), rtol=0, atol=0)
-    np.testing.assert_array_equal(
-        collect.state_dict()["memory"]["state"], its_collect.state_dict()["memory"]["state"]
-    )
-
-
 def envs_spec():
     return make_envs("probe/Recall-v0", 1).spec
 
