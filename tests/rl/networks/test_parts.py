@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ SPACE = Dict(
 )
 SPEC = EnvSpec(env_id="x", obs_space=SPACE, action_space=Discrete(4))
 BOX = EnvSpec(env_id="x", obs_space=SPACE, action_space=Box(-1.0, 1.0, (2,)))
+PICTURE = replace(BOX, obs_space=SPACE["camera"])
 KINDS = pytest.mark.parametrize("kind", [A2C, PPO, IMPALA])
 
 
@@ -52,13 +54,13 @@ def as_tensors(obs):
     return SPEC.unpack(torch.from_numpy(obs))
 
 
-def plain_features(weights, tree):
+def plain_features(weights, seen):
     """Compute the joined vector as a tutorial would."""
-    found = []
-    for index, (key, part) in enumerate(tree.items()):
+    found, has_parts = [], isinstance(seen, dict)
+    for index, (key, part) in enumerate((seen if has_parts else {"camera": seen}).items()):
         x = part.float() / 255 if part.dtype == torch.uint8 else part
-        for layer, stride in ((0, 1), (2, 2)):
-            name = f"encoder.conv.{index}.{layer}"
+        for layer, stride in ((0, 1), (1, 2)):
+            name = f"encoder.conv.{index}.{2 * layer}" if has_parts else f"conv.{layer}"
             if key in ("camera", "map"):
                 kernel, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
                 x = F.conv2d(x, kernel, bias, stride=stride, padding=1).relu()
@@ -98,12 +100,17 @@ def test_outputs_and_values_of_actor_critics_are_those_of_plain_torch(kind):
     assert isinstance(policy.net.module.encoder, PartsEncoder)
 
 
-@pytest.mark.parametrize("kind", [DDPG, SAC])
-def test_actions_and_values_of_box_policies_are_those_of_plain_torch(kind):
-    policy = kind(BOX, {"hidden": (16, 8)})
-    obs, action = BOX.pack(random_tree(5)), np.full((5, 2), 0.3, np.float32)
-    tree, weights = as_tensors(obs), policy.weights()
-    hidden = plain_hidden(weights, plain_features(weights, tree), torch.relu)
+@pytest.mark.parametrize(
+    ("kind", "hidden", "spec"),
+    [(DDPG, (16, 8), BOX), (SAC, (16, 8), BOX), (SAC, (8,), PICTURE), (TD3, (16, 8), PICTURE)],
+)
+def test_actions_and_values_of_box_policies_are_those_of_plain_torch(kind, hidden, spec):
+    policy, tree = kind(spec, {"hidden": hidden}), random_tree(5)
+    obs = spec.pack(tree if spec is BOX else tree["camera"])
+    action = np.full((5, 2), 0.3, np.float32)
+    tree, weights = spec.unpack(torch.from_numpy(obs)), policy.weights()
+    depth = len(hidden)
+    hidden = plain_hidden(weights, plain_features(weights, tree), torch.relu, depth=depth)
     best = F.linear(hidden, weights["head.weight"], weights["head.bias"])[:, :2].tanh()
     np.testing.assert_allclose(policy.act(obs, explore=False), best, atol=1e-5)
     np.testing.assert_allclose(policy.module(tree).detach(), best, atol=1e-5)
@@ -111,7 +118,7 @@ def test_actions_and_values_of_box_policies_are_those_of_plain_torch(kind):
     every, values = policy.state_dict()["weights"], []
     start = "critics.0.encoder."
     shared = {n.removeprefix(start): each for n, each in every.items() if n.startswith(start)}
-    seen = plain_hidden(shared, plain_features(shared, tree), torch.relu, depth=1)
+    seen = plain_hidden(shared, plain_features(shared, tree), torch.relu, depth=max(depth - 1, 1))
     for k in range(policy.form.num_critics):
         x = torch.cat((seen, torch.from_numpy(action)), dim=1)
         for layer, then in (("0", torch.relu), ("head", torch.Tensor.flatten)):

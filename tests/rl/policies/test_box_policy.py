@@ -11,7 +11,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from ding_lite.errors import ConfigError, ShapeError
-from ding_lite.rl import DDPG, PPO, SAC, TD3, EnvSpec, Transitions, make_envs
+from ding_lite.rl import DDPG, PPO, SAC, TD3, EnvSpec, make_envs
 from ding_lite.rl.policies.base.spaces import BoxActions
 from ding_lite.rl.seeding import set_rng_state
 from ding_lite.testing.probes import BEST_NUMBER
@@ -179,18 +179,6 @@ def test_actions_have_the_shape_of_the_space(kind):
     policy = make(kind, grid)
     assert policy.act(np.zeros((4, 3), dtype=np.float32)).shape == (4, 2, 3)
     assert math.isfinite(policy.learn(batch(0, spec=grid))["loss"])
-
-
-@EVERY_KIND
-def test_arrays_and_tensors_give_the_same_update(kind):
-    one, other = make(kind), make(kind)
-    tensors = batch(0)
-    arrays = [getattr(tensors, name).numpy().copy() for name in Transitions.__slots__]
-    for array in arrays:
-        array.flags.writeable = False
-    assert one.learn(tensors) == other.learn(Transitions(*arrays))
-    doubles = [x.astype(np.float64) if x.dtype == np.float32 else x for x in arrays]
-    assert one.learn(tensors) == other.learn(Transitions(*doubles))
 
 
 @EVERY_KIND

@@ -621,13 +621,18 @@ def test_there_may_be_no_observations_to_act_for(name: str) -> None:
     assert act(policy, obs, explore=False).shape == (0, *policy.spec.action_shape)
 
 
-@pytest.mark.parametrize("name", ["dqn", "own dqn", "own normalized dqn", "sac", "own sac"])
-def test_batches_of_doubles_are_learned_and_empty_ones_refused(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["dqn", "own dqn", "own normalized dqn", "ddpg", "td3 normalized", "sac", "own sac"]
+)
+def test_batches_of_arrays_and_doubles_are_learned_and_empty_ones_refused(name: str) -> None:
     policy, twin, drawn = make(name), make(name), draw_batch(0, spec=KINDS[name][1])
-    doubles = replace(drawn, obs=drawn.obs.double(), next_obs=drawn.next_obs.double())
-    assert policy.learn(doubles) == pytest.approx(twin.learn(drawn), rel=1e-4)
+    columns = [getattr(drawn, column).numpy() for column in Transitions.__slots__]
+    doubles = [x.astype(np.float64) if x.dtype == np.float32 else x.copy() for x in columns]
+    for array in doubles:
+        array.flags.writeable = False
+    assert policy.learn(Transitions(*doubles)) == pytest.approx(twin.learn(drawn), rel=1e-4)
     with pytest.raises(ShapeError, match="batch to learn from is empty"):
-        policy.learn(Transitions(*[getattr(drawn, name)[:0] for name in Transitions.__slots__]))
+        policy.learn(Transitions(*[column[:0] for column in columns]))
 
 
 @EVERY_POLICY
