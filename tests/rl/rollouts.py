@@ -1,4 +1,4 @@
-"""Random batches and rollouts like those of environments."""
+"""Random batches and rollouts like those of environments; a first action is illegal, if any is."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def draw_batch(seed, *, spec, size=32):
     obs, next_obs = (draw_obs(rng, spec, (size,)) for _ in range(2))
     terminated, truncated = rng.random((2, size)) < 0.3
     if spec.num_actions is not None:
-        action = rng.integers(0, spec.num_actions, size)
+        action = rng.integers(spec.has_action_mask, spec.num_actions, size)
     else:
         low, high = spec.action_space.low, spec.action_space.high
         action = rng.uniform(low, high, size=(size, *low.shape)).astype(np.float32)

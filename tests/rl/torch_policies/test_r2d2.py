@@ -121,27 +121,6 @@ def test_loss_and_gradient_are_those_of_single_steps(name):
     torch.testing.assert_close(grad_P, slow_P, rtol=1e-3, atol=1e-5)
 
 
-def test_stored_states_are_those_from_the_beginning_of_each_episode():
-    policy = R2D2(CARTPOLE, replace(SMALL, epsilon_steps=1))
-    episodes = filled(policy, steps=40)
-    batch = episodes.sample(200, length=1, burn_in=500)
-    assert not batch.state.any()  # that of the first step that exists, at the beginning
-    short = episodes.sample(400, length=1)
-    expected = {}
-    for row in range(200):  # whole episodes up to a step
-        state: Any = torch.zeros(1, policy.state_size)
-        for time in np.flatnonzero(batch.mask[row]).tolist():
-            expected[tuple(batch.obs[row, time].tolist())] = state
-            state = policy.net(batch.obs[row, time][None], state)[1].detach()
-    checked = 0
-    for row in range(400):
-        state = expected.get(tuple(short.obs[row, 0].tolist()))
-        if state is not None:
-            torch.testing.assert_close(short.state[row], state[0], rtol=1e-4, atol=1e-5)
-            checked += bool(state.any())
-    assert checked > 100
-
-
 # -- acting ------------------------------------------------------------------------------
 
 
