@@ -292,18 +292,18 @@ def best(policy, obs):
     return float(policy.act(np.array([[obs]], np.float32), explore=False).reshape(()))
 
 
-@EVERY_KIND
-def test_a_delayed_reward_is_discounted(kind):
-    policy = learn_in(kind, "probe/LateReward-v0", gamma=0.5)
-    assert value(policy, 0.0) == pytest.approx(0.5, abs=0.05)
-    assert value(policy, 1.0) == pytest.approx(1.0, abs=0.05)
-
-
+# Without an end 1 + 1/2 + 1/4 + ... = 2. Episodes of four steps that ended for good would be worth
+# less.
+@pytest.mark.parametrize(
+    ("env_id", "answers"), [("LateReward-v0", {0.0: 0.5, 1.0: 1.0}), ("Endless-v0", {0.0: 2.0})]
+)
 @pytest.mark.parametrize(("kind", "unroll"), [("A2C", 3), ("PPO", 8), ("IMPALA", 3)])
-def test_a_truncated_episode_has_the_value_of_an_endless_one(kind, unroll):
-    # 1 + 1/2 + 1/4 + ... = 2. Episodes of four steps that ended for good would be worth less.
-    policy = learn_in(kind, "probe/Endless-v0", gamma=0.5, unroll=unroll)
-    assert value(policy, 0.0) == pytest.approx(2.0, abs=0.1)
+def test_delayed_rewards_and_what_follows_a_truncation_are_discounted(
+    kind, unroll, env_id, answers
+):
+    policy = learn_in(kind, f"probe/{env_id}", gamma=0.5, unroll=unroll)
+    for obs, answer in answers.items():
+        assert value(policy, obs) == pytest.approx(answer, abs=0.05)
 
 
 @EVERY_KIND

@@ -21,7 +21,6 @@ from tests.rl.rollouts import draw_batch, draw_prioritized, learn_from_random_ac
 
 KINDS: dict[str, Any] = {"ddpg": DDPG, "td3": TD3, "sac": SAC}
 PLAIN: dict[str, Any] = {"ddpg": PlainDDPG, "td3": PlainTD3, "sac": PlainSAC}
-KINDS_AND_STEPS = [("ddpg", 3), ("td3", 1), ("sac", 1)]
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 LOW, HIGH = f32([-2.0, 0.0]), f32([3.0, 10.0])
 ARM = EnvSpec(
@@ -68,20 +67,19 @@ def test_the_best_number_depends_on_the_observation(kind):
     assert best(policy, -1.0) == pytest.approx(-BEST_NUMBER, abs=0.25)
 
 
-@pytest.mark.parametrize(("kind", "n_step"), KINDS_AND_STEPS)
-def test_a_delayed_reward_is_discounted(kind, n_step):
-    policy = learn_in(kind, "probe/LateReward-v1", gamma=0.5, n_step=n_step)
+# Without an end 1 + 1/2 + 1/4 + ... = 2. Episodes of four steps that ended for good would be worth
+# at most 1.875, and 1.5 on average.
+@pytest.mark.parametrize(
+    ("env_id", "answers"), [("LateReward-v1", {0.0: 0.5, 1.0: 1.0}), ("Endless-v1", {0.0: 2.0})]
+)
+@pytest.mark.parametrize(("kind", "n_step"), [("ddpg", 3), ("td3", 1), ("sac", 1)])
+def test_delayed_rewards_and_what_follows_a_truncation_are_discounted(
+    kind, n_step, env_id, answers
+):
+    policy = learn_in(kind, f"probe/{env_id}", gamma=0.5, n_step=n_step)
     assert policy.n_step == n_step
-    assert value(policy, 0.0) == pytest.approx(0.5, abs=0.06)
-    assert value(policy, 1.0) == pytest.approx(1.0, abs=0.06)
-
-
-@pytest.mark.parametrize(("kind", "n_step"), KINDS_AND_STEPS)
-def test_a_truncated_episode_has_the_value_of_an_endless_one(kind, n_step):
-    # 1 + 1/2 + 1/4 + ... = 2. Episodes of four steps that ended for good would be worth at
-    # most 1.875, and 1.5 on average.
-    policy = learn_in(kind, "probe/Endless-v1", gamma=0.5, n_step=n_step)
-    assert value(policy, 0.0) == pytest.approx(2.0, abs=0.06)
+    for obs, answer in answers.items():
+        assert value(policy, obs) == pytest.approx(answer, abs=0.06)
 
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {

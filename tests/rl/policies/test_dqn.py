@@ -51,19 +51,16 @@ def test_the_right_action_depends_on_the_observation(variant):
     assert values(policy, -1.0) == pytest.approx([1.0, -1.0], abs=0.15)
 
 
+# Without an end 1 + 1/2 + 1/4 + ... = 2. Episodes of four steps that ended for good would be worth
+# at most 1.875, and 1.5 on average.
+@pytest.mark.parametrize(
+    ("env_id", "answers"), [("LateReward-v0", {0.0: 0.5, 1.0: 1.0}), ("Endless-v0", {0.0: 2.0})]
+)
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_a_delayed_reward_is_discounted(n_step):
-    policy = learn_in("probe/LateReward-v0", gamma=0.5, n_step=n_step)
-    assert values(policy, 0.0) == pytest.approx([0.5, 0.5], abs=0.05)
-    assert values(policy, 1.0) == pytest.approx([1.0, 1.0], abs=0.05)
-
-
-@pytest.mark.parametrize("n_step", [1, 3])
-def test_a_truncated_episode_has_the_value_of_an_endless_one(n_step):
-    # 1 + 1/2 + 1/4 + ... = 2. Episodes of four steps that ended for good would be worth at
-    # most 1.875, and 1.5 on average.
-    policy = learn_in("probe/Endless-v0", gamma=0.5, n_step=n_step)
-    assert values(policy, 0.0) == pytest.approx([2.0, 2.0], abs=0.05)
+def test_delayed_rewards_and_what_follows_a_truncation_are_discounted(n_step, env_id, answers):
+    policy = learn_in(f"probe/{env_id}", gamma=0.5, n_step=n_step)
+    for obs, answer in answers.items():
+        assert values(policy, obs) == pytest.approx([answer, answer], abs=0.05)
 
 
 CONFIGS = {

@@ -8,7 +8,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 from ding_lite import Task, middleware as mw
@@ -131,23 +130,16 @@ def test_the_targets_of_dqn_are_those_of_legal_actions(double, dueling):
         goal = batch.reward[i] + 0.99 * (not batch.terminated[i]) * future[i, best]
         errors.append(policy.q_values(batch.obs)[i, batch.action[i]] - goal)
     np.testing.assert_allclose(policy.td_errors(batch), errors, rtol=1e-4, atol=1e-5)
-    loss = policy.learn(batch)["loss"]
-    assert loss in (
-        pytest.approx(np.mean(np.square(errors)), rel=1e-4),
-        pytest.approx(np.mean(np.square(errors)) / 2, rel=1e-4),
-    )
+    assert policy.learn(batch)["loss"] == pytest.approx(np.mean(np.square(errors)), rel=1e-4)
 
 
 @ACTOR_CRITICS
 def test_a_tree_of_observations_is_taken_as_it_is(kind):
     spec = replace(MASKED, has_action_mask=False)
-    obs = random_obs(replace(MASKED), 6)
-    tree = MASKED.unpack(obs)
-    policy = kind(spec)
+    policy, tree = kind(spec), MASKED.unpack(random_obs(MASKED, 6))
     packed = spec.pack(tree)
-    np.testing.assert_array_equal(
-        policy.act(tree, explore=False), policy.act(packed, explore=False)
-    )
+    found = policy.act(tree, explore=False)
+    np.testing.assert_array_equal(found, policy.act(packed, explore=False))
     np.testing.assert_array_equal(policy.values(tree), policy.values(packed))
     raw = {"a": tree["a"], "b": tree["b"].argmax(axis=1)}
     np.testing.assert_array_equal(policy.values(raw), policy.values(packed))
@@ -160,20 +152,16 @@ def test_a_tree_of_observations_is_taken_as_it_is(kind):
 def test_box_policies_see_vectors_of_several_parts(kind):
     space = Dict(a=Box(-1.0, 1.0, (3,)), b=Discrete(2), c=Box(0, 255, (4,), dtype=np.uint8))
     spec = EnvSpec(env_id="x", obs_space=space, action_space=Box(-2.0, 2.0, (2,)))
-    policy = kind(spec)
-    plain_space = Box(-1.0, 1.0, (9,))
-    plain = kind(replace(spec, obs_space=plain_space))
+    policy, plain = kind(spec), kind(replace(spec, obs_space=Box(-1.0, 1.0, (9,))))
     plain.load_state_dict(policy.state_dict())
     given = draw_batch(0, spec=spec, size=16)
-    obs = given.obs
-    assert obs.dtype == torch.uint8
-    joined = replace(given, obs=spec.inputs(obs), next_obs=spec.inputs(given.next_obs))
+    obs = given.obs.numpy()
+    assert obs.dtype == np.uint8
+    joined = replace(given, obs=spec.inputs(given.obs), next_obs=spec.inputs(given.next_obs))
     for _ in range(3):
         assert policy.learn(given)["loss"] == plain.learn(joined)["loss"]
-    np.testing.assert_array_equal(
-        policy.act(spec.unpack(obs.numpy()), explore=False),
-        plain.act(spec.inputs(obs.numpy()), explore=False),
-    )
+    found = policy.act(spec.unpack(obs), explore=False)
+    np.testing.assert_array_equal(found, plain.act(spec.inputs(obs), explore=False))
 
 
 @pytest.mark.parametrize("space", [MultiDiscrete([2, 3]), MultiBinary(4)])

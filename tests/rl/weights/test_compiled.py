@@ -7,8 +7,7 @@ what it was then, as in a graph of CUDA.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -73,7 +72,7 @@ class TracedRecorder:
             names[:] = found
             return [*found.values()]
 
-        with self.random_restored():
+        with torch.random.fork_rng(devices=[]):
             graph = make_fx(values)()
         for tensor, old in zip(self.state(), before, strict=True):
             tensor.detach().copy_(old)
@@ -85,12 +84,6 @@ class TracedRecorder:
             outputs.update(zip(names, graph(), strict=True))
 
         return replay, outputs
-
-    @contextmanager
-    def random_restored(self) -> Iterator[None]:
-        state = torch.get_rng_state()
-        yield
-        torch.set_rng_state(state)
 
 
 @pytest.fixture
