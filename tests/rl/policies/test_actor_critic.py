@@ -60,42 +60,31 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "falling lr": {"lr": 5e-3, "lr_end": 1e-4, "lr_updates": 20},
     "relu": {"activation": "relu", "hidden": (8, 12, 16)},
 }
+FORMS = {name: {"entropy_coef": 0.01, "log_std_start": -0.3} for name in SPECS if name != "choice"}
+CUTS: dict[str, dict[str, Any]] = {  # of ratios, as in the paper of IMPALA
+    f"{rho} and {c}{' normalised' * on}": {"rho_clip": rho, "c_clip": c, "normalize_advantage": on}
+    for rho, c in ((math.inf, math.inf), (2.0, 0.5), (1.0, 1.0))
+    for on in (False, True)
+}
+RUNS: list[tuple[str, str, dict[str, Any]]] = [
+    *((kind, name, of) for kind in KINDS for name, of in (SETTINGS | FORMS).items()),
+    *(("IMPALA", name, {**of, "epochs": 3}) for name, of in CUTS.items()),
+]
 
 
-def assert_learns_as_plain_torch(policy, plain, rollouts):
-    for rollout in rollouts:
+@pytest.mark.parametrize(("kind", "name", "settings"), RUNS, ids=lambda x: str(x)[:20])
+def test_updates_are_those_of_plain_torch(kind, name, settings):
+    spec = SPECS.get(name, CARTPOLE)
+    policy = make(kind, spec, **settings)
+    convs = CONVS["small"] if name == "image" else ()
+    plain = PLAIN[kind](policy.weights(), spec=spec, config=policy.config, convs=convs)
+    for seed in range(6):
+        rollout = draw_rollout(seed, spec)
         metrics = policy.learn([rollout])
         assert metrics["loss"] == pytest.approx(plain.learn(rollout), rel=2e-3, abs=1e-4)
     expected = {name: tensor.detach() for name, tensor in plain.named.items()}
     assert_same(policy.weights(), expected, rtol=2e-3, atol=2e-4)
     assert policy.train_iter == plain.num_updates
-
-
-@pytest.mark.parametrize("settings", SETTINGS)
-@EVERY_KIND
-def test_updates_are_those_of_plain_torch(kind, settings):
-    policy = make(kind, **SETTINGS[settings])
-    plain = PLAIN[kind](policy.weights(), spec=CARTPOLE, config=policy.config)
-    assert_learns_as_plain_torch(policy, plain, [draw_rollout(x, CARTPOLE) for x in range(6)])
-
-
-@pytest.mark.parametrize("actions", ["number", "numbers", "image"])
-@EVERY_KIND
-def test_updates_of_every_kind_of_action_and_observation_are_those_of_plain_torch(kind, actions):
-    spec = SPECS[actions]
-    policy = make(kind, spec, entropy_coef=0.01, log_std_start=-0.3)
-    convs = CONVS["small"] if actions == "image" else ()
-    plain = PLAIN[kind](policy.weights(), spec=spec, config=policy.config, convs=convs)
-    assert_learns_as_plain_torch(policy, plain, [draw_rollout(x, spec) for x in range(5)])
-
-
-@pytest.mark.parametrize("is_normalized", [False, True])
-@pytest.mark.parametrize(("rho_clip", "c_clip"), [(math.inf, math.inf), (2.0, 0.5), (1.0, 1.0)])
-def test_impala_cuts_ratios_as_the_paper_says(rho_clip, c_clip, is_normalized):
-    bounds = {"rho_clip": rho_clip, "c_clip": c_clip}
-    policy = make("IMPALA", **bounds, epochs=3, normalize_advantage=is_normalized)
-    plain = PlainIMPALA(policy.weights(), spec=CARTPOLE, config=policy.config)
-    assert_learns_as_plain_torch(policy, plain, [draw_rollout(x, CARTPOLE) for x in range(6)])
 
 
 OF_MINIBATCHES: list[tuple[str, dict[str, Any]]] = [
@@ -217,9 +206,8 @@ def test_learners_with_unequal_rollouts_make_the_same_updates_of_all_their_steps
         )
         for seed in range(2):
             rollout = draw_rollout(seed, CARTPOLE, num_steps=8, num_envs=(1, 10)[rank])
-            policy.learn(
-                [replace(rollout, state=np.zeros((rollout.num_envs, policy.state_size), "f4"))]
-            )
+            state = np.zeros((rollout.num_envs, policy.state_size), "f4")
+            policy.learn([replace(rollout, state=state)])
 
     how = {"batch_size": 16, "epochs": 2, "memory": memory, "memory_size": 4}
     policies = [make(kind, **how) for _ in range(2)]
