@@ -72,7 +72,7 @@ RUNS: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "name", "settings"), RUNS, ids=lambda x: str(x)[:20])
+@pytest.mark.parametrize(("kind", "name", "settings"), RUNS, ids=[f"{x[0]}, {x[1]}" for x in RUNS])
 def test_updates_are_those_of_plain_torch(kind, name, settings):
     spec = SPECS.get(name, CARTPOLE)
     policy = make(kind, spec, **settings)
