@@ -40,6 +40,10 @@ def test_normalised_advantages_of_tensors_are_those_of_arrays(numbers):
 assert_close = partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-3)
 
 
+def test_equal_advantages_are_normalised_to_0():
+    assert not normalized(Rows([3], [1.0]), np.ones((1, 3), np.float32)).any()
+
+
 numbers = st.floats(-5.0, 5.0, width=32)
 
 

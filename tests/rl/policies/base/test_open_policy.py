@@ -1,7 +1,6 @@
 """DQN with networks and optimisers of users."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -150,11 +149,16 @@ def test_what_a_preset_says_of_parts_that_are_replaced_is_left_out():
     assert without_unused(preset, {"actor": QNet, "optimizer": torch.optim.SGD}) == preset
 
 
-def test_a_task_that_runs_sets_the_threads_of_pytorch_and_nothing_that_is_made_does(
-    monkeypatch, request
-):
-    request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
     torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_task_that_runs_sets_the_threads_of_pytorch_and_nothing_that_is_made_does(monkeypatch):
     replay = ReplayBuffer(CARTPOLE, capacity=64)
     with make_envs("CartPole-v1", 2) as envs, Task() as task:
         policy = DQN(envs.spec)
@@ -175,8 +179,10 @@ def test_a_task_that_runs_sets_the_threads_of_pytorch_and_nothing_that_is_made_d
         assert torch.get_num_threads() == 1
 
 
+@pytest.mark.usefixtures("two_threads")
 def test_a_node_has_its_threads_of_pytorch_before_main_is_called(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert Parallel.runner(1)(torch.get_num_threads) == [1]
     assert Parallel.runner(2)(torch.get_num_threads) == [1, 1]
 
 
