@@ -40,8 +40,14 @@ def test_normalised_advantages_of_tensors_are_those_of_arrays(numbers):
 assert_close = partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-3)
 
 
-def test_equal_advantages_are_normalised_to_0():
-    assert not normalized(Rows([3], [1.0]), np.ones((1, 3), np.float32)).any()
+def test_normalised_advantages_of_each_member_have_mean_0_and_deviation_1():
+    rows = Rows([100, 3], [1.0, 1.0])
+    advantage_GB = np.full((2, 100), np.nan, np.float32)
+    advantage_GB[0] = np.random.default_rng(0).normal(3.0, 5.0, 100)
+    advantage_GB[1, :3] = 1.0
+    found = normalized(rows, advantage_GB)
+    assert (found[0].mean(), found[0].std()) == pytest.approx((0.0, 1.0), abs=1e-5)
+    assert found[1, :3].tolist() == [0.0, 0.0, 0.0]
 
 
 numbers = st.floats(-5.0, 5.0, width=32)

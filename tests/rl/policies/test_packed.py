@@ -144,6 +144,8 @@ def test_a_tree_of_observations_is_taken_as_it_is(kind):
     raw = {"a": tree["a"], "b": tree["b"].argmax(axis=1)}
     np.testing.assert_array_equal(policy.values(raw), policy.values(packed))
     assert DQN(spec).act(tree).shape == policy.explore(tree)[0].shape == (6,)
+    recurrent = R2D2(spec)
+    assert recurrent.act(tree, memory=recurrent.make_memory(6)).shape == (6,)
     with pytest.raises(ShapeError, match=r"`spec.pack` makes them of their parts"):
         policy.act(packed[:, :2])
 
