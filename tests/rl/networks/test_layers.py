@@ -11,10 +11,13 @@ from torch.nn import functional as F
 from ding_lite.rl.networks.activations import FUNCTIONS, Activation
 from ding_lite.rl.networks.layers import (
     MLP,
+    ONE_THREAD_PRODUCTS,
     DuelingHead,
     names_of,
+    one_member,
 )
 from ding_lite.rl.networks.modules import Inputs, QModule
+from ding_lite.rl.weights.flat import FlatWeights
 
 HIDDEN = names_of("torso", 2)
 PLAIN: Any = {"relu": F.relu, "tanh": torch.tanh, "gelu": F.gelu, "elu": F.elu, "silu": F.silu}
@@ -83,3 +86,20 @@ def test_members_compute_and_learn_as_each_alone(name: Activation, dueling: bool
     torch.testing.assert_close(FUNCTIONS[name].recorded(x_GBI), PLAIN[name](x_GBI))
     numbers = mlp.forward_numpy(x_GBI[0].numpy())
     np.testing.assert_allclose(numbers, outputs[-1][0].numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [7, ONE_THREAD_PRODUCTS // 40 + 1])
+def test_a_single_network_has_no_axis_of_members(rows: int) -> None:
+    shapes = shapes_of(1)
+    weights, grads = FlatWeights(shapes), FlatWeights(shapes)
+    alone = MLP(weights, grads, HIDDEN, "head", activation="tanh")
+    of_member = FlatWeights(shapes)
+    member = one_member(weights), one_member(of_member)
+    as_member = MLP(*member, HIDDEN, "head", activation="tanh")
+    weights.flat.copy_(torch.randn(len(weights.flat)))  # seen through the views
+    x_BI, grad_B1 = torch.randn(rows, 5), torch.randn(rows, 1)
+    outputs, stacked = alone.forward(x_BI), as_member.forward(x_BI[None])
+    torch.testing.assert_close(outputs[-1], stacked[-1][0])
+    alone.backward(outputs, grad_B1)
+    as_member.backward(stacked, grad_B1[None])
+    torch.testing.assert_close(grads.flat, of_member.flat, rtol=1e-4, atol=1e-3)
