@@ -13,13 +13,7 @@ import torch
 from ding_lite import Agent, Task, middleware as mw
 from ding_lite.errors import ConfigError
 from ding_lite.evolution import Mutation, Population, Search, Tournament, choice, log_uniform
-from ding_lite.rl import (
-    PrioritizedReplay,
-    ReplayBuffer,
-    TorchPolicy,
-    make_envs,
-    mean_return,
-)
+from ding_lite.rl import PrioritizedReplay, ReplayBuffer, TorchPolicy, make_envs, mean_return
 from examples.own.discrete_sac import DiscreteSAC, DiscreteSACConfig, soft_value
 from examples.own.qr_dqn import QRDQN, QRDQNConfig, quantile_huber
 from examples.own.rainbow import Rainbow, RainbowConfig, project

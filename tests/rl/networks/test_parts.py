@@ -32,15 +32,16 @@ from ding_lite.rl.networks.conv import Conv
 from ding_lite.rl.networks.parts import PartsEncoder
 from tests.rl.partly import LENGTH
 
+CAMERA = Box(0, 255, (9, 9, 3), dtype=np.uint8)
 SPACE = Dict(
-    camera=Box(0, 255, (9, 9, 3), dtype=np.uint8),
+    camera=CAMERA,
     at=Discrete(3),
     speed=Box(-1.0, 1.0, (2,)),
     map=Box(-1.0, 1.0, (8, 8)),
 )
 SPEC = EnvSpec(env_id="x", obs_space=SPACE, action_space=Discrete(4))
 BOX = EnvSpec(env_id="x", obs_space=SPACE, action_space=Box(-1.0, 1.0, (2,)))
-PICTURE = replace(BOX, obs_space=SPACE["camera"])
+PICTURE = replace(BOX, obs_space=CAMERA)
 KINDS = pytest.mark.parametrize("kind", [A2C, PPO, IMPALA])
 
 

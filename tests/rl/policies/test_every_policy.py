@@ -628,9 +628,7 @@ def test_batches_of_arrays_and_doubles_are_learned_and_empty_ones_refused(name: 
 
 
 @EVERY_POLICY
-def test_a_memory_that_is_missing_superfluous_or_of_another_size_is_refused(
-    name: str,
-) -> None:
+def test_a_memory_that_is_missing_superfluous_or_of_another_size_is_refused(name: str) -> None:
     policy = make(name)
     if isinstance(policy, DQN | DDPG | SAC):
         return

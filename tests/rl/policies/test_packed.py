@@ -216,8 +216,7 @@ def test_several_choices_of_another_form_are_refused():
 
 @ACTOR_CRITICS
 @pytest.mark.parametrize(
-    ("low", "high"),
-    [(-np.inf, np.inf), (3.0, np.inf), (-np.inf, -3.0), (-LARGEST, LARGEST)],
+    ("low", "high"), [(-np.inf, np.inf), (3.0, np.inf), (-np.inf, -3.0), (-LARGEST, LARGEST)]
 )
 def test_actor_critics_take_boxes_of_any_bounds(kind, low, high):
     space = Box(low, high, (2,), dtype=np.float32)

@@ -337,12 +337,7 @@ PLAIN, WEIGHTED = batch(0), prioritized(0)
         (lambda q, b: (NOT_HELD(q).sum(), {}), PLAIN, ConfigError, "neither learned nor saved"),
         (lambda q, b: (q.argmax(1), {}), PLAIN, ConfigError, "Broken has no gradient"),
         (lambda q, b: (q.mean(1), {"q": {"x": 0.0}}), PLAIN, ShapeError, "'q' of Broken is a dict"),
-        (
-            lambda q, b: (q.mean(1), {"td_error": q}),
-            WEIGHTED,
-            ShapeError,
-            r"is \(32, 2\);",
-        ),
+        (lambda q, b: (q.mean(1), {"td_error": q}), WEIGHTED, ShapeError, r"is \(32, 2\);"),
     ],
 )
 def test_a_loss_of_another_form_is_refused(found, one, error, message):
