@@ -1,7 +1,15 @@
+import numpy as np
 import pytest
 
 from ding_lite.errors import ConfigError
-from ding_lite.rl.formulas.exploration import epsilon_ladder
+from ding_lite.rl.formulas.exploration import add_noise, epsilon_ladder
+
+
+def test_noise_has_a_deviation_for_each_action_and_is_clipped():
+    noise = np.array([0.0, 9.0], dtype=np.float32)
+    best_NA = np.zeros((2, 1), dtype=np.float32)
+    rng = np.random.default_rng(0)
+    assert add_noise(best_NA, noise, rng=rng).tolist() == [[0.0], [-1.0]]
 
 
 class Place:
