@@ -13,20 +13,12 @@ import torch
 from ding_lite import Agent, Task, middleware as mw
 from ding_lite.errors import ConfigError
 from ding_lite.evolution import Mutation, Population, Search, Tournament, choice, log_uniform
-from ding_lite.rl import (
-    PrioritizedReplay,
-    ReplayBuffer,
-    TorchPolicy,
-    load_checkpoint,
-    make_envs,
-    mean_return,
-    save_checkpoint,
-)
+from ding_lite.rl import PrioritizedReplay, ReplayBuffer, TorchPolicy, make_envs, mean_return
 from examples.own.discrete_sac import DiscreteSAC, DiscreteSACConfig, soft_value
 from examples.own.qr_dqn import QRDQN, QRDQNConfig, quantile_huber
 from examples.own.rainbow import Rainbow, RainbowConfig, project
 from examples.own.recurrent_ppo import RecurrentPPO, RecurrentPPOConfig
-from tests.rl.policies.test_dqn import CARTPOLE, batch, prioritized
+from tests.rl.policies.test_dqn import CARTPOLE, batch
 
 ROOT = Path(__file__).resolve().parent.parent
 ALGORITHMS: dict[type[TorchPolicy[Any]], Any] = {
@@ -66,17 +58,6 @@ def test_the_quantile_loss_is_that_of_each_pair() -> None:
     errors, levels = RNG.normal(size=(4, 5, 7)) * 2.0, (np.arange(5) + 0.5) / 5
     found = quantile_huber(torch.from_numpy(errors), torch.from_numpy(levels))
     np.testing.assert_allclose(found, slow_quantile_huber(errors, levels))
-
-
-def test_the_quantiles_of_a_sample_have_the_least_loss() -> None:
-    """The loss is minimal at the quantiles of the goals, if errors are large."""
-    goals = torch.from_numpy(1_000.0 * RNG.normal(size=(1, 1, 4_001)))
-    levels = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
-    best = torch.quantile(goals[0, 0], levels)
-    least = quantile_huber(goals - best[None, :, None], levels).mean(2)[0]
-    for shift in (-200.0, 200.0):
-        moved = quantile_huber(goals - (best + shift)[None, :, None], levels).mean(2)[0]
-        assert (moved > least).all()
 
 
 def test_probabilities_are_divided_between_the_nearest_atoms() -> None:
@@ -140,17 +121,15 @@ def test_a_file_is_short(kind: type) -> None:
     assert len((ROOT / path).read_text().splitlines()) <= 150
 
 
-def trained(kind: type[TorchPolicy[Any]], probe: str, steps: int, **settings: Any) -> Any:
+def trained(kind: type[TorchPolicy[Any]], probe: str, steps: int) -> Any:
     """Train on a probe from random actions until the policy can know its values."""
     envs = make_envs(f"probe/{probe}-v0", 4, seed=0)
-    support = {"v_min": -2.0, "v_max": 2.0, "noise": 0.2} if kind is Rainbow else {}
-    low = {"alpha": 0.01, "entropy": 0.05} if kind is DiscreteSAC else {}
-    config = type(ALGORITHMS[kind])(
-        **{"lr": 5e-3, "hidden": 32, "tau": 0.1, "n_step": 1, "gamma": 0.5, "batch_size": 32},
-        **support,
-        **low,
-        **settings,
-    )
+    own: dict[Any, dict[str, Any]] = {
+        Rainbow: {"v_min": -2.0, "v_max": 2.0, "noise": 0.2},
+        DiscreteSAC: {"alpha": 0.01, "entropy": 0.05},
+    }
+    more = {"lr": 5e-3, "hidden": 32, "tau": 0.1, "n_step": 1, "gamma": 0.5, "batch_size": 32}
+    config = type(ALGORITHMS[kind])(**more, **own.get(kind, {}))
     policy = kind(envs.spec, config)
     replay = ReplayBuffer(envs.spec, capacity=1_000)
     with Task() as task:
@@ -174,46 +153,21 @@ def value(policy: Any, seen: float) -> float:
 
 @pytest.mark.parametrize("kind", ALGORITHMS)
 @pytest.mark.parametrize(
-    ("probe", "answers"),
-    [
-        ("LateReward", {0.0: 0.5, 1.0: 1.0}),
-        pytest.param("RewardIsObs", {-1.0: -1.0, 1.0: 1.0}, marks=pytest.mark.slow),
-        ("Endless", {0.0: 2.0}),
-    ],
+    ("probe", "answers"), [("LateReward", {0.0: 0.5, 1.0: 1.0}), ("Endless", {0.0: 2.0})]
 )
 def test_values_are_those_of_the_probe(
     kind: type[TorchPolicy[Any]], probe: str, answers: dict[float, float]
 ) -> None:
-    policy = trained(kind, probe, 300)
+    policy = trained(kind, probe, 200)
     for seen, answer in answers.items():
         assert value(policy, seen) == pytest.approx(answer, abs=0.12)
 
 
 @pytest.mark.parametrize("kind", ALGORITHMS)
 def test_the_right_action_is_taken_for_each_observation(kind: type[TorchPolicy[Any]]) -> None:
-    policy = trained(kind, "RightActionForObs", 150)
+    policy = trained(kind, "RightActionForObs", 100)
     seen = np.array([[-1.0], [1.0]], dtype=np.float32)
     assert policy.act(seen, explore=False).tolist() == [0, 1]
-
-
-@pytest.mark.parametrize("kind", ALGORITHMS)
-def test_a_run_goes_on_exactly_after_a_checkpoint(
-    kind: type[TorchPolicy[Any]], tmp_path: Path
-) -> None:
-    policy = kind(CARTPOLE, ALGORITHMS[kind])
-    obs = RNG.normal(size=(50, 4)).astype(np.float32)
-    for seed in range(4):
-        policy.act(obs)
-        policy.learn(prioritized(seed))
-    save_checkpoint(tmp_path / "saved", policy.state_dict())
-    other = kind(CARTPOLE, ALGORITHMS[kind])
-    other.load_state_dict(load_checkpoint(tmp_path / "saved").state)
-    for seed in range(4, 8):
-        np.testing.assert_array_equal(other.act(obs), policy.act(obs))
-        expected = policy.learn(prioritized(seed))
-        for name, found in other.learn(prioritized(seed)).items():
-            np.testing.assert_array_equal(found, expected[name])
-    torch.testing.assert_close(other.state_dict(), policy.state_dict(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kind", ALGORITHMS)
@@ -244,26 +198,20 @@ def test_a_setting_that_changes_the_shapes_of_networks_cannot_be_searched() -> N
 def test_a_population_of_them_evolves(kind: type[TorchPolicy[Any]]) -> None:
     envs, judge = (make_envs("CartPole-v1", 4, seed=seed) for seed in (0, 1))
     search = Search(lr=log_uniform(1e-3, 5e-3))
-    mutation = Mutation(search)
     population = Population.of(kind, envs.spec, search, size=3, config=ALGORITHMS[kind])
     replay = PrioritizedReplay(envs.spec, capacity=1_000)
     first = [agent.config.lr for agent in population]
+
+    def turn(agent: Agent) -> list[Any]:
+        learn = mw.train(agent, replay, batch_size=16), mw.update_priorities(replay)
+        return [mw.collect(agent, envs, steps=16), mw.add_to(replay), *learn]
+
     with Task() as task:
-        task.use(
-            mw.for_each(
-                population,
-                lambda agent: [
-                    mw.collect(agent, envs, steps=32),
-                    mw.add_to(replay),
-                    mw.train(agent, replay, batch_size=16, updates=4),
-                    mw.update_priorities(replay),
-                ],
-            )
-        )
+        task.use(mw.for_each(population, turn))
         task.use(mw.evaluate(population, judge, every=2))
-        task.use(mw.evolve(population, Tournament(size=2), mutation, every=2))
-        task.run(max_step=6)
-    assert population.generation == 3
+        task.use(mw.evolve(population, Tournament(size=2), Mutation(search), every=2))
+        task.run(max_step=4)
+    assert population.generation == 2
     assert all(type(agent.policy) is kind for agent in population)
     assert [agent.config.lr for agent in population] != first
     assert all(agent.fault is None for agent in population)
@@ -273,7 +221,7 @@ def test_a_population_of_them_evolves(kind: type[TorchPolicy[Any]]) -> None:
 
 
 def trained_by_rollouts(env_id: str, *, rollouts: int, path: Path | None = None) -> RecurrentPPO:
-    """Train with this number of rollouts in all; resume from a checkpoint, and save one."""
+    """Train up to this number of rollouts; go on after the checkpoint at a path, and save one."""
     envs = make_envs(env_id, 16, seed=0)
     policy = RecurrentPPO(envs.spec, RecurrentPPOConfig(width=16, lr=5e-3, epochs=4))
     with Task() as task:

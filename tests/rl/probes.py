@@ -81,17 +81,6 @@ class Pull(Probe):
         return self.see(), 0.0, False, False, {}
 
 
-class Aim(Probe):
-    """One step: the reward falls with the distance of two numbers from `best`, by their bounds."""
-
-    action_space = Box(f32([-2.0, 0.0]), f32([3.0, 10.0]))
-    best = f32([2.0, 3.0])
-
-    def step(self, action):
-        off = (action - self.best) / (self.action_space.high - self.action_space.low)
-        return self.see(), -10.0 * float(np.square(off).sum()), True, False, {}
-
-
 class Room(Probe):
     """Shows one of five numbers, 3 to 7: the last one plus the action, in a circle."""
 
@@ -231,7 +220,7 @@ def _register(name, entry_point, **settings):
 
 for _probe in (
     *(Counter, TurnsNaN, Shifted, Pull, Room, Picture),
-    *(Wanders, WandersElsewhere, Weak, Endless, Aim),
+    *(Wanders, WandersElsewhere, Weak, Endless),
 ):
     _register(f"{_probe.__name__}-v0", _probe)
 for _kind in (SameStepCounters, DisabledCounters, NextStepCounters):

@@ -1,4 +1,4 @@
-"""Random batches and rollouts like those of environments."""
+"""Random batches and rollouts like those of environments; a first action is illegal, if any is."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def draw_batch(seed, *, spec, size=32):
     obs, next_obs = (draw_obs(rng, spec, (size,)) for _ in range(2))
     terminated, truncated = rng.random((2, size)) < 0.3
     if spec.num_actions is not None:
-        action = rng.integers(0, spec.num_actions, size)
+        action = rng.integers(spec.has_action_mask, spec.num_actions, size)
     else:
         low, high = spec.action_space.low, spec.action_space.high
         action = rng.uniform(low, high, size=(size, *low.shape)).astype(np.float32)
@@ -123,11 +123,16 @@ def draw_obs(rng, spec, shape):
         return spec.pack(tree).reshape(*shape, *spec.obs_shape)
     if spec.obs_dtype is np.uint8:
         return rng.integers(0, 256, (*shape, *spec.obs_shape), dtype=np.uint8)
-    return rng.normal(size=(*shape, *spec.obs_shape)).astype(np.float32)
+    obs = rng.normal(size=(*shape, *spec.obs_shape)).astype(np.float32)
+    if spec.has_action_mask:  # all actions but the first are legal
+        obs[..., -spec.num_choices :] = np.arange(spec.num_choices) > 0
+    return obs
 
 
 def draw_actions(rng, spec, shape):
     """Draw actions of an environment's kind, some numbers out of bounds."""
     if spec.num_actions is not None:
-        return rng.integers(0, spec.num_actions, shape)
+        return rng.integers(spec.has_action_mask, spec.num_actions, shape)
+    if not isinstance(spec.action_space, Box):
+        return rng.integers(0, 2, (*shape, *spec.action_shape))
     return rng.normal(size=(*shape, *spec.action_shape)).astype(np.float32) * 2.0

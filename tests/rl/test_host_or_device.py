@@ -22,13 +22,9 @@ def test_a_read_only_array_is_copied() -> None:
     assert array.tolist() == [1.0, 1.0]
 
 
-def test_metrics_of_a_cpu_are_plain_numbers() -> None:
-    found = metrics_of({"loss": np.float32(2.0), "td_error": np.ones(2)}, check)
-    assert type(found["loss"]) is float
-    assert type(found) is dict
-
-
-def test_metrics_of_a_device_are_fetched_when_they_are_read() -> None:
+def test_metrics_of_a_device_are_fetched_when_they_are_read_and_those_of_a_cpu_at_once() -> None:
+    of_cpu = metrics_of({"loss": np.float32(2.0), "td_error": np.ones(2)}, check)
+    assert (type(of_cpu), type(of_cpu["loss"])) == (dict, float)
     metrics = metrics_of({"loss": torch.tensor(2.0), "q": torch.ones(3), "lr": 0.5}, check)
     assert isinstance(metrics, DeviceMetrics)
     assert list(metrics) == ["loss", "q", "lr"]

@@ -67,27 +67,3 @@ def test_the_best_legal_action_is_chosen_by_rank() -> None:
     mask_GBA = np.array([[[True, True, False], [True, True, True]]])
     assert best_values(rows, value_GBA, -value_GBA).tolist() == [[1, 4]]
     assert best_values(rows, value_GBA, value_GBA, mask_GBA).tolist() == [[2, 6]]
-
-
-@pytest.mark.parametrize("loss", sorted(LOSSES))
-def test_tensors_compute_what_arrays_do(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, device = Rows(SIZES, GAMMAS), torch.device("cpu")
-    batch, arrays = drawn(rows)
-    mask_GBA = np.random.default_rng(1).random(arrays[0].shape) < 0.7
-    mask_GBA[..., 0] = True
-
-    def gradient(rows, batch, q_GBA, value_GBA, rank_GBA, mask_GBA):
-        next_q_GB = best_values(rows, value_GBA, rank_GBA, mask_GBA)
-        return q_gradient(rows, batch, q_GBA, next_q_GB, LOSSES[loss])
-
-    inputs = [*arrays, mask_GBA]
-    expected = gradient(rows, batch, *inputs)
-    # The tensors of a CPU stand for those of a device.
-    monkeypatch.setattr(
-        "ding_lite.rl.formulas.rows.on", lambda device, values: torch.as_tensor(values)
-    )
-    there = gradient(Rows(SIZES, GAMMAS, device), batch, *map(torch.as_tensor, inputs))
-    for field in fields(expected):
-        found = getattr(there, field.name)
-        assert isinstance(found, torch.Tensor)
-        np.testing.assert_allclose(found, getattr(expected, field.name), rtol=1e-5, atol=1e-6)

@@ -73,14 +73,6 @@ def test_n_step_agrees_with_looking_ahead_from_every_step(run, n, gamma):
         )
 
 
-def test_n_step_of_one_is_the_step_itself():
-    step = steps_of([[(1.0, (True, False)), (2.0, (False, False))]])[0]
-    transitions = NStep(1, 0.9, 2)(step)
-    assert transitions.obs is step.obs
-    assert transitions.next_obs is step.next_obs
-    assert transitions.num_steps.tolist() == [1, 1]
-
-
 def test_after_a_reset_nothing_is_pending():
     n_step = NStep(2, 0.9, 1)
     first, second, third = steps_of([[(1.0, (False, False))]] * 3)
@@ -215,20 +207,18 @@ def test_a_resumed_n_step_goes_on_exactly(n, before):
         NStep(4, 0.9, 3).load_state_dict(n_step.state_dict())
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("n_step", [1, 3, 20])
-@pytest.mark.parametrize("gamma", [0.0, 0.9, 1.0])
-def test_targets_are_sums_within_the_sequence(seed, n_step, gamma):
-    rng = np.random.default_rng(seed)
-    reward, value = rng.normal(size=(4, 7)), rng.normal(size=(4, 8))
-    length = rng.integers(1, 8, size=4)
+@pytest.mark.parametrize(("n_step", "gamma"), [(1, 0.9), (3, 0.9), (3, 0.0), (20, 1.0)])
+def test_targets_are_sums_within_the_sequence(n_step, gamma):
+    rng, count = np.random.default_rng(0), 20
+    reward, value = rng.normal(size=(count, 7)), rng.normal(size=(count, 8))
+    length = rng.integers(1, 8, size=count)
     mask = np.arange(7) < length[:, None]
-    terminated = (np.arange(7) == length[:, None] - 1) & (rng.random((4, 1)) < 0.5)
+    terminated = (np.arange(7) == length[:, None] - 1) & (rng.random((count, 1)) < 0.5)
     found = sequence_targets(
         *map(torch.from_numpy, (reward * mask, terminated, mask, value)), gamma=gamma, n_step=n_step
     )
     assert found.isfinite().all()  # of steps that do not exist, too: a mask multiplies them by 0
-    for row in range(4):
+    for row in range(count):
         for time in range(length[row]):
             end = min(time + n_step, length[row])
             goal = sum(gamma ** (k - time) * reward[row, k] for k in range(time, end))

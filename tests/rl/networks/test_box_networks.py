@@ -1,6 +1,7 @@
 """DDPG, TD3 and SAC with networks and optimisers of users."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -110,12 +111,8 @@ def test_an_optimizer_of_a_user_steps_critics_actor_and_temperature(kind):
 
 
 def test_a_temperature_that_does_not_learn_does_not_decay():
-    policy = make(
-        "sac",
-        optimizer=lambda params: torch.optim.AdamW(params, lr=0.1, weight_decay=0.5),
-        alpha=0.3,
-        learn_alpha=False,
-    )
+    decaying = partial(torch.optim.AdamW, lr=0.1, weight_decay=0.5)
+    policy = make("sac", optimizer=decaying, alpha=0.3, learn_alpha=False)
     for seed in range(3):
         policy.learn(batch(seed))
     assert policy.alpha == pytest.approx(0.3)

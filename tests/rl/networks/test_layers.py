@@ -9,13 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ding_lite.rl.networks.activations import FUNCTIONS, Activation
-from ding_lite.rl.networks.layers import (
-    MLP,
-    ONE_THREAD_PRODUCTS,
-    DuelingHead,
-    names_of,
-    one_member,
-)
+from ding_lite.rl.networks.layers import MLP, ONE_THREAD_PRODUCTS, DuelingHead, names_of, one_member
 from ding_lite.rl.networks.modules import Inputs, QModule
 from ding_lite.rl.weights.flat import FlatWeights
 

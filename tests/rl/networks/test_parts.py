@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,10 @@ from ding_lite.rl import (
     DQN,
     IMPALA,
     PPO,
-    R2D2,
     SAC,
     TD3,
     DQNConfig,
     EnvSpec,
-    R2D2Config,
     ReplayBuffer,
     make_envs,
     mean_return,
@@ -33,14 +32,16 @@ from ding_lite.rl.networks.conv import Conv
 from ding_lite.rl.networks.parts import PartsEncoder
 from tests.rl.partly import LENGTH
 
+CAMERA = Box(0, 255, (9, 9, 3), dtype=np.uint8)
 SPACE = Dict(
-    camera=Box(0, 255, (9, 9, 3), dtype=np.uint8),
+    camera=CAMERA,
     at=Discrete(3),
     speed=Box(-1.0, 1.0, (2,)),
     map=Box(-1.0, 1.0, (8, 8)),
 )
 SPEC = EnvSpec(env_id="x", obs_space=SPACE, action_space=Discrete(4))
 BOX = EnvSpec(env_id="x", obs_space=SPACE, action_space=Box(-1.0, 1.0, (2,)))
+PICTURE = replace(BOX, obs_space=CAMERA)
 KINDS = pytest.mark.parametrize("kind", [A2C, PPO, IMPALA])
 
 
@@ -54,13 +55,13 @@ def as_tensors(obs):
     return SPEC.unpack(torch.from_numpy(obs))
 
 
-def plain_features(weights, tree):
+def plain_features(weights, seen):
     """Compute the joined vector as a tutorial would."""
-    found = []
-    for index, (key, part) in enumerate(tree.items()):
+    found, has_parts = [], isinstance(seen, dict)
+    for index, (key, part) in enumerate((seen if has_parts else {"camera": seen}).items()):
         x = part.float() / 255 if part.dtype == torch.uint8 else part
-        for layer, stride in ((0, 1), (2, 2)):
-            name = f"encoder.conv.{index}.{layer}"
+        for layer, stride in ((0, 1), (1, 2)):
+            name = f"encoder.conv.{index}.{2 * layer}" if has_parts else f"conv.{layer}"
             if key in ("camera", "map"):
                 kernel, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
                 x = F.conv2d(x, kernel, bias, stride=stride, padding=1).relu()
@@ -100,12 +101,17 @@ def test_outputs_and_values_of_actor_critics_are_those_of_plain_torch(kind):
     assert isinstance(policy.net.module.encoder, PartsEncoder)
 
 
-@pytest.mark.parametrize("kind", [DDPG, SAC])
-def test_actions_and_values_of_box_policies_are_those_of_plain_torch(kind):
-    policy = kind(BOX, {"hidden": (16, 8)})
-    obs, action = BOX.pack(random_tree(5)), np.full((5, 2), 0.3, np.float32)
-    tree, weights = as_tensors(obs), policy.weights()
-    hidden = plain_hidden(weights, plain_features(weights, tree), torch.relu)
+@pytest.mark.parametrize(
+    ("kind", "hidden", "spec"),
+    [(DDPG, (16, 8), BOX), (SAC, (16, 8), BOX), (SAC, (8,), PICTURE), (TD3, (16, 8), PICTURE)],
+)
+def test_actions_and_values_of_box_policies_are_those_of_plain_torch(kind, hidden, spec):
+    policy, tree = kind(spec, {"hidden": hidden}), random_tree(5)
+    obs = spec.pack(tree if spec is BOX else tree["camera"])
+    action = np.full((5, 2), 0.3, np.float32)
+    tree, weights = spec.unpack(torch.from_numpy(obs)), policy.weights()
+    depth = len(hidden)
+    hidden = plain_hidden(weights, plain_features(weights, tree), torch.relu, depth=depth)
     best = F.linear(hidden, weights["head.weight"], weights["head.bias"])[:, :2].tanh()
     np.testing.assert_allclose(policy.act(obs, explore=False), best, atol=1e-5)
     np.testing.assert_allclose(policy.module(tree).detach(), best, atol=1e-5)
@@ -113,7 +119,7 @@ def test_actions_and_values_of_box_policies_are_those_of_plain_torch(kind):
     every, values = policy.state_dict()["weights"], []
     start = "critics.0.encoder."
     shared = {n.removeprefix(start): each for n, each in every.items() if n.startswith(start)}
-    seen = plain_hidden(shared, plain_features(shared, tree), torch.relu, depth=1)
+    seen = plain_hidden(shared, plain_features(shared, tree), torch.relu, depth=max(depth - 1, 1))
     for k in range(policy.form.num_critics):
         x = torch.cat((seen, torch.from_numpy(action)), dim=1)
         for layer, then in (("0", torch.relu), ("head", torch.Tensor.flatten)):
@@ -141,7 +147,14 @@ def test_what_only_the_camera_shows_is_learned_by_dqn():
         assert mean_return(policy, envs, episodes=64) > 0.9 * LENGTH
 
 
-@pytest.mark.parametrize(("kind", "more"), [(DDPG, {}), (TD3, {}), (SAC, {"alpha": 0.05})])
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        (DDPG, {}),
+        pytest.param(TD3, {}, marks=pytest.mark.slow),
+        pytest.param(SAC, {"alpha": 0.05}, marks=pytest.mark.slow),
+    ],
+)
 def test_what_only_the_camera_shows_is_learned_by_box_policies(kind, more):
     settings = {"by_camera": True, "action": "amount"}
     with make_envs("partly/Partly-v0", 8, mode="sync", env_args=settings) as envs:
@@ -232,17 +245,3 @@ def test_convolutions_of_ones_own_see_each_image(kind: Any) -> None:
     assert not any("conv" in name for name in flat.weights())
     with pytest.raises(ConfigError, match=r"`convs` are given, .*too small"):
         kind(spec, {"convs": (Conv(5, 20, 2),)})
-
-
-def test_memory_stands_behind_the_convolutions_of_each_image():
-    policy = R2D2(SPEC, R2D2Config(sequence_length=3, burn_in=1, batch_size=4))
-    assert any(isinstance(part, nn.Conv2d) for part in policy.module.modules())
-    net: Any = policy.net
-    state = torch.zeros(5, policy.state_size)
-    obs = torch.from_numpy(SPEC.pack(random_tree(5)))
-    one, _ = net(obs, state)
-    both, _ = net.unroll(torch.stack((obs, obs), dim=1), state)
-    torch.testing.assert_close(both[:, 0], one)
-    tree, camera = SPEC.unpack(obs), torch.zeros(5, 3, 9, 9, dtype=torch.uint8)
-    seen, other = (net.torso(each) for each in (tree, tree | {"camera": camera}))
-    assert (seen != other).any()

@@ -56,18 +56,14 @@ def test_few_and_many_observations_and_the_module_get_the_same_values(kind, duel
 
 
 def test_first_weights_of_convolutions_are_those_of_torch():
-    net = make_q_network(NATURE, (512,), num_actions=2, dueling=False)
+    net = make_q_network(NATURE, (512,), num_actions=18, dueling=False)
+    assert len(net.weights.flat) == 1_693_362  # the size of the paper
     draw_weights(net.weights, np.random.default_rng(0))
     inputs = {"conv.0": 4 * 64, "conv.1": 32 * 16, "conv.2": 64 * 9, "torso.0": 3136, "head": 512}
     for name, num_inputs in inputs.items():
         for part in ("weight", "bias"):
             largest = net.weights[f"{name}.{part}"].abs().max()
             assert 0.3 * num_inputs**-0.5 < largest <= num_inputs**-0.5
-
-
-def test_the_nature_network_has_the_size_of_the_paper():
-    net = make_q_network(NATURE, (512,), num_actions=18, dueling=False)
-    assert len(net.weights.flat) == 1_693_362
 
 
 @pytest.mark.parametrize(

@@ -2,89 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-import torch
 
 from ding_lite import Task, middleware as mw
-from ding_lite.rl import (
-    A2C,
-    DDPG,
-    DQN,
-    IMPALA,
-    PPO,
-    SAC,
-    TD3,
-    DQNConfig,
-    PrioritizedReplay,
-    ReplayBuffer,
-    Transitions,
-    load_checkpoint,
-    make_envs,
-    mean_return,
-    save_checkpoint,
-)
+from ding_lite.rl import PPO, Transitions, load_checkpoint, make_envs, mean_return, save_checkpoint
+from tests.rl.policies.test_every_policy import BUILT_IN, act, make
+from tests.rl.rollouts import draw_batch, draw_prioritized, lesson
 from tests.rl.waits import no_waits
 
 pytestmark = pytest.mark.gpu
-FROM_ROLLOUTS = (A2C, PPO, IMPALA)
-ENV_OF: dict[Any, str] = {
-    DQN: "CartPole-v1",
-    **dict.fromkeys(FROM_ROLLOUTS, "CartPole-v1"),
-    **dict.fromkeys((DDPG, TD3, SAC), "Pendulum-v1"),
-}
-EVERY_POLICY = pytest.mark.parametrize("kind", list(ENV_OF), ids=lambda kind: kind.__name__)
+FROM_REPLAY = pytest.mark.parametrize(
+    "name", ["dqn", "dueling dqn", "ddpg", "td3 normalized", "sac", "sac of images"]
+)
 
 
 @pytest.mark.parametrize(("of", "onto"), [("cuda", "cpu"), ("cpu", "cuda")])
-@EVERY_POLICY
-def test_weights_and_states_load_on_another_device(kind, of, onto, tmp_path):
-    policy, envs = learned(kind, device=of)
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_weights_and_states_load_on_another_device(name, of, onto, tmp_path):
+    policy = make(name, device=of)
+    for seed in range(3):
+        policy.learn(lesson(policy, seed))
     assert all(tensor.device.type == "cpu" for tensor in policy.weights().values())
-    collector, resumed = (kind(envs.spec, device=onto) for _ in range(2))
+    collector, resumed = (make(name, device=onto) for _ in range(2))
     collector.load_weights(policy.weights())
     save_checkpoint(tmp_path, policy.state_dict())
     resumed.load_state_dict(load_checkpoint(tmp_path).state)
     assert resumed.train_iter == policy.train_iter > 0
     for other in (collector, resumed, resumed.clone()):
         assert other.device.type == onto
-        assert_acts_alike(other, policy, envs)
+        found, expected = (act(each, explore=False) for each in (other, policy))
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("dueling", [False, True])
-def test_a_dqn_learns_the_same(dueling):
-    envs = make_envs("CartPole-v1", 8)
-    config = DQNConfig(dueling=dueling, batch_size=32)
-    here, there = DQN(envs.spec, config), DQN(envs.spec, config, device="cuda")
-    replay = PrioritizedReplay(envs.spec, capacity=1_000)
-    with Task() as task:
-        task.use(mw.random_warmup(envs, replay, steps=200))
-        task.run(max_step=1)
-    for _ in range(20):
-        batch = replay.sample(32)
-        ours, theirs = here.learn(batch), there.learn(batch)
-        np.testing.assert_allclose(theirs["td_error"], ours["td_error"], rtol=1e-2, atol=1e-3)
-    np.testing.assert_allclose(
-        there.q_values(envs.obs), here.q_values(envs.obs), rtol=1e-2, atol=1e-3
-    )
+@FROM_REPLAY
+def test_it_learns_the_same(name):
+    here, there = make(name), make(name, device="cuda")
+    for seed in range(10):
+        drawn = draw_prioritized(seed, spec=here.spec)
+        found, expected = there.learn(drawn), here.learn(drawn)
+        for key, value in expected.items():
+            np.testing.assert_allclose(found[key], value, rtol=1e-2, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", [DQN, DDPG, TD3, SAC], ids=lambda kind: kind.__name__)
-def test_a_batch_may_be_on_the_gpu_and_an_update_of_it_waits_for_nothing(kind):
-    there, envs = learned(kind, device="cuda")
-    replay = ReplayBuffer(envs.spec, capacity=100)
-    with Task() as task:
-        task.use(mw.random_warmup(envs, replay, steps=64)).run(max_step=1)
-    batch = replay.sample(32)
-    moved = {f.name: torch.as_tensor(getattr(batch, f.name)).cuda() for f in fields(Transitions)}
-    twin = there.clone()
+@FROM_REPLAY
+def test_a_batch_may_be_on_the_gpu_and_an_update_of_it_waits_for_nothing(name):
+    there = make(name, device="cuda")
+    there.learn(draw_batch(0, spec=there.spec))  # what is made once, such as handles of cuDNN
+    batch, twin = draw_batch(1, spec=there.spec), there.clone()
+    moved = replace(batch, **{f.name: getattr(batch, f.name).cuda() for f in fields(Transitions)})
     expected = dict(twin.learn(batch))
-    assert dict(there.learn(Transitions(**moved))) == pytest.approx(expected, rel=1e-4)
+    assert dict(there.learn(moved)) == pytest.approx(expected, rel=1e-4)
     with no_waits():
-        metrics = there.learn(Transitions(**moved))
+        metrics = there.learn(moved)
     assert np.isfinite(metrics["loss"])
 
 
@@ -97,26 +69,3 @@ def test_a_policy_solves_its_task():
         task.use(mw.evaluate(policy, eval_envs, every=8, stop_at=195.0))
         task.run(max_step=160)
     assert mean_return(policy, eval_envs) >= 150.0
-
-
-def learned(kind, *, device):
-    """Make a policy that has learned a little from its own envs."""
-    envs = make_envs(ENV_OF[kind], 2, seed=1)
-    policy = kind(envs.spec, device=device)
-    with Task() as task:
-        if kind in FROM_ROLLOUTS:
-            task.use(mw.collect(policy, envs, unroll=8)).use(mw.train(policy))
-        else:
-            replay = ReplayBuffer(envs.spec, capacity=1_000)
-            task.use(mw.random_warmup(envs, replay, steps=200))
-            task.use(mw.collect(policy, envs, steps=2)).use(mw.add_to(replay))
-            task.use(mw.train(policy, replay, batch_size=32))
-        task.run(max_step=5)
-    return policy, envs
-
-
-def assert_acts_alike(here, there, envs):
-    obs = np.concatenate([envs.obs, 0.5 * envs.obs])
-    np.testing.assert_allclose(
-        there.act(obs, explore=False), here.act(obs, explore=False), rtol=1e-3, atol=1e-4
-    )

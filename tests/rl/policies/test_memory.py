@@ -11,14 +11,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 import ding_lite.testing.probes  # noqa: F401 registers the environments
 from ding_lite import Task, middleware as mw
 from ding_lite.errors import ConfigError, ShapeError
-from ding_lite.rl import (
-    A2C,
-    IMPALA,
-    PPO,
-    A2CConfig,
-    EnvSpec,
-    make_envs,
-)
+from ding_lite.rl import A2C, IMPALA, PPO, A2CConfig, EnvSpec, make_envs
 from ding_lite.rl.weights.flat_module import copied
 from tests.rl.nets import Leaky
 from tests.rl.rollouts import CARTPOLE, PENDULUM, SCREEN, draw_obs, draw_rollout, recalled
@@ -107,15 +100,8 @@ def gradient_of(module, rollout):
 @EVERY_KIND_AND_MEMORY
 def test_the_gradient_is_that_of_plain_pytorch_one_step_after_the_other(kind, memory):
     more = {} if kind == "IMPALA" else {"gae_lambda": 1.0}
-    policy = make(
-        kind,
-        memory=memory,
-        normalize_advantage=False,
-        value_coef=COEF,
-        entropy_coef=ENTROPY,
-        gamma=GAMMA,
-        **more,
-    )
+    more |= {"value_coef": COEF, "entropy_coef": ENTROPY, "gamma": GAMMA}
+    policy = make(kind, memory=memory, normalize_advantage=False, **more)
     module = copied(policy.module)
     rollout = rollout_for(policy)
     outputs, *_ = step_by_step(module, rollout)
@@ -128,8 +114,11 @@ def test_the_gradient_is_that_of_plain_pytorch_one_step_after_the_other(kind, me
     torch.testing.assert_close(grad_P, gradient_of(module, rollout), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("spec", [CARTPOLE, PENDULUM, SCREEN, PARTS], ids=lambda spec: spec.env_id)
-@pytest.mark.parametrize("memory", ["lstm", "gru"])
+@pytest.mark.parametrize(
+    ("memory", "spec"),
+    [("lstm", CARTPOLE), ("gru", PENDULUM), ("gru", SCREEN), ("lstm", PARTS)],
+    ids=["choice", "number", "image", "parts"],
+)
 def test_it_acts_by_the_states_that_its_module_computes(memory, spec):
     policy = make("PPO", spec, memory=memory)
     states = policy.make_memory(3)
@@ -161,7 +150,7 @@ def test_a_rollout_is_judged_as_it_was_collected(kind):
     assert shares == [0.0] * 5  # no ratio further from 1
 
 
-@pytest.mark.parametrize("batch_size", [1, 9, 18, 36])
+@pytest.mark.parametrize("batch_size", [1, 18])
 def test_minibatches_are_whole_sequences(batch_size):
     policy = make("PPO", batch_size=batch_size, epochs=1)
     rollout = rollout_for(policy)
@@ -176,32 +165,6 @@ def test_minibatches_are_whole_sequences(batch_size):
         outputs, *_ = policy._forward(part.obs, part.recurrence)
         expected = np.stack([of_obs[obs.tobytes()] for obs in part.obs])
         np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-6)
-
-
-@EVERY_KIND_AND_MEMORY
-def test_a_clone_and_a_resumed_collection_go_on_exactly_amid_an_episode(kind, memory):
-    def pipeline(policy, seed):
-        envs = make_envs("probe/Recall-v0", 4, seed=seed)
-        collect = mw.collect(policy, envs, unroll=4)
-        task = Task()
-        task.use(collect)
-        task.use(mw.train(policy))
-        return task, collect, envs
-
-    task, collect, envs = pipeline(policy := make(kind, envs_spec(), memory=memory), 0)
-    with task:
-        task.run(max_step=3)
-    twin = policy.clone()
-    other, its_collect, its_envs = pipeline(twin, 5)
-    its_envs.load_state_dict(envs.state_dict())
-    its_collect.load_state_dict(collect.state_dict())
-    with task, other:
-        task.run(max_step=3)
-        other.run(max_step=3)
-    torch.testing.assert_close(policy.weights(), twin.weights(), rtol=0, atol=0)
-    np.testing.assert_array_equal(
-        collect.state_dict()["memory"]["state"], its_collect.state_dict()["memory"]["state"]
-    )
 
 
 def envs_spec():
@@ -223,14 +186,14 @@ def test_settings_and_modules_that_do_not_fit_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("kind", "memory", "steps"), [("A2C", "gru", 60), ("PPO", "lstm", 20), ("IMPALA", "gru", 60)]
+    ("kind", "memory", "steps"), [("A2C", "gru", 40), ("PPO", "lstm", 12), ("IMPALA", "gru", 40)]
 )
 def test_memory_recalls_what_came_before(kind, memory, steps):
     assert recall(kind, steps, memory=memory) == 1.0
 
 
 def test_without_memory_the_answer_is_a_guess():
-    assert abs(recall("PPO", 20, memory=None)) < 0.6
+    assert abs(recall("PPO", 12, memory=None)) < 0.6
 
 
 def recall(kind, steps, **settings):

@@ -8,12 +8,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 from ding_lite import Task, middleware as mw
 from ding_lite.errors import ConfigError, ShapeError
-from ding_lite.parallel.wire.codec import decode, encode
 from ding_lite.rl import (
     A2C,
     DDPG,
@@ -36,10 +34,10 @@ from tests.rl.rollouts import draw_batch
 ACTOR_CRITICS = pytest.mark.parametrize("kind", [A2C, PPO, IMPALA])
 LARGEST = float(np.finfo(np.float32).max)
 BOX_POLICIES = pytest.mark.parametrize("kind", [DDPG, TD3, SAC])
-CONFIGS = {
-    A2C: {"gamma": 0.1, "lr": 1e-2},
-    PPO: {"gamma": 0.1, "lr": 5e-3},
-    IMPALA: {"gamma": 0.1, "lr": 1e-2, "clip": 0.2, "epochs": 4, "batch_size": 64},
+CONFIGS: dict[Any, dict[str, Any]] = {
+    A2C: {"lr": 1e-2},
+    PPO: {"lr": 5e-3, "epochs": 4},
+    IMPALA: {"lr": 1e-2, "clip": 0.2, "epochs": 2, "batch_size": 64},
 }
 
 
@@ -47,29 +45,18 @@ def make(num_envs, **settings):
     return make_envs("partly/Partly-v0", num_envs, mode="sync", seed=1, env_args=settings)
 
 
-def learn(policy, envs, *, rounds):
-    """Let an actor-critic learn from rollouts; return its mean return afterwards."""
-    with Task() as task:
-        task.use(mw.collect(policy, envs, unroll=16))
-        task.use(mw.train(policy))
-        task.run(max_step=rounds)
-    return mean_return(policy, envs, episodes=64)
-
-
 @pytest.mark.parametrize(
     ("kind", "action", "masked"),
-    [
-        (IMPALA, "choice", True),
-        (A2C, "choices", False),
-        (PPO, "choices", True),
-        (A2C, "flags", False),
-    ],
+    [(IMPALA, "choice", True), (PPO, "choices", True), (A2C, "flags", False)],
 )
 def test_an_actor_critic_finds_the_part_that_matters(kind, action, masked):
     with make(16, action=action, masked=masked) as envs:
-        policy = kind(envs.spec, CONFIGS[kind])
-        best = LENGTH
-        assert learn(policy, envs, rounds=40) > 0.95 * best
+        policy = kind(envs.spec, {"gamma": 0.1, **CONFIGS[kind]})
+        with Task() as task:
+            task.use(mw.collect(policy, envs, unroll=16))
+            task.use(mw.train(policy))
+            task.run(max_step=40)
+        assert mean_return(policy, envs, episodes=64) > 0.95 * LENGTH
 
 
 def random_obs(spec, count, seed=0):
@@ -143,27 +130,22 @@ def test_the_targets_of_dqn_are_those_of_legal_actions(double, dueling):
         goal = batch.reward[i] + 0.99 * (not batch.terminated[i]) * future[i, best]
         errors.append(policy.q_values(batch.obs)[i, batch.action[i]] - goal)
     np.testing.assert_allclose(policy.td_errors(batch), errors, rtol=1e-4, atol=1e-5)
-    loss = policy.learn(batch)["loss"]
-    assert loss in (
-        pytest.approx(np.mean(np.square(errors)), rel=1e-4),
-        pytest.approx(np.mean(np.square(errors)) / 2, rel=1e-4),
-    )
+    assert policy.learn(batch)["loss"] == pytest.approx(np.mean(np.square(errors)), rel=1e-4)
 
 
 @ACTOR_CRITICS
 def test_a_tree_of_observations_is_taken_as_it_is(kind):
     spec = replace(MASKED, has_action_mask=False)
-    obs = random_obs(replace(MASKED), 6)
-    tree = MASKED.unpack(obs)
-    policy = kind(spec)
+    policy, tree = kind(spec), MASKED.unpack(random_obs(MASKED, 6))
     packed = spec.pack(tree)
-    np.testing.assert_array_equal(
-        policy.act(tree, explore=False), policy.act(packed, explore=False)
-    )
+    found = policy.act(tree, explore=False)
+    np.testing.assert_array_equal(found, policy.act(packed, explore=False))
     np.testing.assert_array_equal(policy.values(tree), policy.values(packed))
     raw = {"a": tree["a"], "b": tree["b"].argmax(axis=1)}
     np.testing.assert_array_equal(policy.values(raw), policy.values(packed))
     assert DQN(spec).act(tree).shape == policy.explore(tree)[0].shape == (6,)
+    recurrent = R2D2(spec)
+    assert recurrent.act(tree, memory=recurrent.make_memory(6)).shape == (6,)
     with pytest.raises(ShapeError, match=r"`spec.pack` makes them of their parts"):
         policy.act(packed[:, :2])
 
@@ -172,20 +154,16 @@ def test_a_tree_of_observations_is_taken_as_it_is(kind):
 def test_box_policies_see_vectors_of_several_parts(kind):
     space = Dict(a=Box(-1.0, 1.0, (3,)), b=Discrete(2), c=Box(0, 255, (4,), dtype=np.uint8))
     spec = EnvSpec(env_id="x", obs_space=space, action_space=Box(-2.0, 2.0, (2,)))
-    policy = kind(spec)
-    plain_space = Box(-1.0, 1.0, (9,))
-    plain = kind(replace(spec, obs_space=plain_space))
+    policy, plain = kind(spec), kind(replace(spec, obs_space=Box(-1.0, 1.0, (9,))))
     plain.load_state_dict(policy.state_dict())
     given = draw_batch(0, spec=spec, size=16)
-    obs = given.obs
-    assert obs.dtype == torch.uint8
-    joined = replace(given, obs=spec.inputs(obs), next_obs=spec.inputs(given.next_obs))
+    obs = given.obs.numpy()
+    assert obs.dtype == np.uint8
+    joined = replace(given, obs=spec.inputs(given.obs), next_obs=spec.inputs(given.next_obs))
     for _ in range(3):
         assert policy.learn(given)["loss"] == plain.learn(joined)["loss"]
-    np.testing.assert_array_equal(
-        policy.act(spec.unpack(obs.numpy()), explore=False),
-        plain.act(spec.inputs(obs.numpy()), explore=False),
-    )
+    found = policy.act(spec.unpack(obs), explore=False)
+    np.testing.assert_array_equal(found, plain.act(spec.inputs(obs), explore=False))
 
 
 @pytest.mark.parametrize("space", [MultiDiscrete([2, 3]), MultiBinary(4)])
@@ -214,35 +192,31 @@ def test_only_real_numbers_are_normalised(kind):
 
 
 def test_a_policy_of_other_parts_is_refused():
-    with make(2) as envs, make(2, masked=True) as masked:
+    with make(2) as envs:
+        masked = replace(envs.spec, has_action_mask=True)
         with pytest.raises(ConfigError, match=r"Dict\(.* with an action mask.* Make the policy"):
-            mw.collect(PPO(masked.spec), envs, unroll=4)
+            mw.collect(PPO(masked), envs, unroll=4)
         other = replace(envs.spec, obs_space=Dict(a=Box(-1.0, 1.0, (5,))))
         assert other.obs_shape == envs.spec.obs_shape
         with pytest.raises(ConfigError, match="The policy was made for"):
             mw.collect(PPO(other), envs, unroll=4)
 
 
-def test_rollouts_of_parts_masks_and_choices_travel_as_they_are():
+def test_several_choices_of_another_form_are_refused():
     with make(3, action="choices", masked=True, image=True) as envs:
-        policy, twin = PPO(envs.spec), PPO(envs.spec)
+        policy = PPO(envs.spec)
         ctx, _ = run_step(mw.collect(policy, envs, unroll=5))
         [rollout] = ctx.trajectories
-        sent = encode([rollout])
-        arrived = decode(bytes(sent.meta), [memoryview(bytearray(one)) for one in sent.buffers])
-        assert arrived[0].obs.dtype == np.uint8
-        assert arrived[0].action.shape == (5, 3, 2)
-        assert twin.learn(arrived) == policy.learn([rollout])
+        assert (rollout.obs.dtype, rollout.action.shape) == (np.uint8, (5, 3, 2))
         with pytest.raises(ShapeError, match="The `action` of a rollout has shape"):
-            twin.learn([replace(rollout, action=rollout.action[..., 0])])
+            policy.learn([replace(rollout, action=rollout.action[..., 0])])
         with pytest.raises(ShapeError, match=r"has the type float32; .* are whole numbers, Multi"):
-            twin.learn([replace(rollout, action=rollout.action.astype(np.float32))])
+            policy.learn([replace(rollout, action=rollout.action.astype(np.float32))])
 
 
 @ACTOR_CRITICS
 @pytest.mark.parametrize(
-    ("low", "high"),
-    [(-np.inf, np.inf), (3.0, np.inf), (-np.inf, -3.0), (-LARGEST, LARGEST)],
+    ("low", "high"), [(-np.inf, np.inf), (3.0, np.inf), (-np.inf, -3.0), (-LARGEST, LARGEST)]
 )
 def test_actor_critics_take_boxes_of_any_bounds(kind, low, high):
     space = Box(low, high, (2,), dtype=np.float32)

@@ -2,20 +2,19 @@
 
 import random
 from collections import defaultdict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box
 from torch import nn
 
 from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.rl import (
     DQN,
     DQNConfig,
-    EnvSpec,
     TorchPolicy,
     TorchPolicyConfig,
     load_checkpoint,
@@ -60,6 +59,14 @@ class PlainDQN(TorchPolicy[PlainDQNConfig]):
             goal = batch.reward + discount * later
         loss = nn.functional.smooth_l1_loss(q, goal, reduction="none")
         return loss, {"q_mean": q.mean(), "td_error": q - goal}
+
+
+def copies(policy, tmp_path, *, other=None):
+    """Return a clone, and another policy that has loaded a checkpoint."""
+    other = other or type(policy)(CARTPOLE)
+    save_checkpoint(tmp_path / "c", {"policy": policy.state_dict()})
+    other.load_state_dict(load_checkpoint(tmp_path / "c").state["policy"])
+    return policy.clone(), other
 
 
 def make(**settings):
@@ -122,15 +129,7 @@ def test_errors_without_learning_are_those_of_the_network_as_it_acts():
         _, metrics = policy.loss(drawn)  # in the mode for acting, as it was left
     np.testing.assert_array_equal(errors, metrics["td_error"].abs().numpy())
     with pytest.raises(ConfigError, match="`loss` of Silent reports no `td_error`"):
-        Silent(CARTPOLE, PlainDQNConfig()).td_errors(drawn)
-
-
-def test_actions_that_are_no_whole_numbers_are_refused():
-    def choose(self, obs, explore):
-        return self.net(obs)[:, 0]
-
-    with pytest.raises(ShapeError, match=r"actions as torch\.float32; whole numbers"):
-        broken(choose=choose)(CARTPOLE).act(np.zeros((3, 4), np.float32))
+        Silent(CARTPOLE).td_errors(drawn)
 
 
 class Silent(PlainDQN):
@@ -170,7 +169,7 @@ class Delayed(PlainDQN):
 @pytest.mark.parametrize("optimizer", [None, torch.optim.AdamW])
 @pytest.mark.parametrize("learners", ["one", "a group", "other nodes"])
 def test_networks_that_a_loss_does_not_use_stay_as_they_are(optimizer, learners):
-    policy = Delayed(CARTPOLE, PlainDQNConfig(), optimizer=optimizer)
+    policy = Delayed(CARTPOLE, optimizer=optimizer)
     if learners == "a group":
         policy.data_parallel(Alone(policy.state_dict()))
     for update in range(7):
@@ -198,7 +197,7 @@ class ReZero(PlainDQN):
 
 @pytest.mark.parametrize("optimizer", [None, torch.optim.AdamW])
 def test_gradients_of_zero_are_taken_by_learners_and_other_nodes_as_by_one_learner(optimizer):
-    one, learner, node = (ReZero(CARTPOLE, PlainDQNConfig(), optimizer=optimizer) for _ in range(3))
+    one, learner, node = (ReZero(CARTPOLE, optimizer=optimizer) for _ in range(3))
     learner.data_parallel(Alone(learner.state_dict()))
     for update in range(4):
         one.learn(batch(update))
@@ -219,7 +218,7 @@ def test_gradients_may_be_sparse():
             loss, metrics = super().loss(batch)
             return loss + self.rows(torch.tensor([[1, 1, 4]])).sum(), metrics
 
-    policy = Embedded(CARTPOLE, PlainDQNConfig())
+    policy = Embedded(CARTPOLE)
     policy.gradients(batch(0))
     grad = policy.rows.weight.grad
     assert grad is not None
@@ -338,12 +337,7 @@ PLAIN, WEIGHTED = batch(0), prioritized(0)
         (lambda q, b: (NOT_HELD(q).sum(), {}), PLAIN, ConfigError, "neither learned nor saved"),
         (lambda q, b: (q.argmax(1), {}), PLAIN, ConfigError, "Broken has no gradient"),
         (lambda q, b: (q.mean(1), {"q": {"x": 0.0}}), PLAIN, ShapeError, "'q' of Broken is a dict"),
-        (
-            lambda q, b: (q.mean(1), {"td_error": q}),
-            WEIGHTED,
-            ShapeError,
-            r"is \(32, 2\);",
-        ),
+        (lambda q, b: (q.mean(1), {"td_error": q}), WEIGHTED, ShapeError, r"is \(32, 2\);"),
     ],
 )
 def test_a_loss_of_another_form_is_refused(found, one, error, message):
@@ -380,36 +374,12 @@ def test_a_network_that_is_replaced_after_build_is_refused_unless_it_has_the_sam
 
 
 def test_actions_of_another_form_are_refused():
-    policy = broken(choose=lambda self, obs, explore: self.net(obs))(CARTPOLE)
+    of_two = broken(choose=lambda self, obs, explore: self.net(obs))
     with pytest.raises(ShapeError, match=r"`choose` of Broken returned the actions \(5, 2\);"):
-        policy.act(OBS)
-    box = EnvSpec(env_id="x", obs_space=CARTPOLE.obs_space, action_space=Box(-1, 1, (2,)))
-    assert broken(choose=lambda self, obs, explore: self.net(obs))(box).act(OBS).shape == (5, 2)
-
-
-class OnParts(PlainDQN):
-    """Sees the parts of an observation, and takes legal actions only."""
-
-    def build(self):
-        self.net = nn.Sequential(nn.Linear(3, 3))
-        self.target = self.follow(self.net, tau=0.1)
-
-    def choose(self, obs, explore):
-        parts = self.spec.unpack(obs)
-        q = self.net(torch.cat((parts["at"], parts["speed"]), -1))
-        mask: Any = self.spec.action_mask(obs)
-        return q.masked_fill(~mask, -torch.inf).argmax(-1)
-
-
-def test_observations_of_several_parts_are_taken_apart_by_the_spec():
-    space = Dict(at=Discrete(2), speed=Box(-1.0, 1.0, (1,)))
-    spec = EnvSpec(env_id="x", obs_space=space, action_space=Discrete(3), has_action_mask=True)
-    policy = OnParts(spec)
-    tree: Any = {"at": np.array([0, 1]), "speed": np.ones((2, 1), dtype=np.float32)}
-    mask = np.array([[True, False, False], [False, False, True]])
-    assert policy.act(spec.pack(tree, action_mask=mask)).tolist() == [0, 2]
-    one: Any = {key: part[:1] for key, part in tree.items()}
-    assert policy.act(one).shape == (1,)
+        of_two(CARTPOLE).act(OBS)
+    assert of_two(replace(CARTPOLE, action_space=Box(-1, 1, (2,)))).act(OBS).shape == (5, 2)
+    with pytest.raises(ShapeError, match=r"actions as torch\.float32; whole numbers"):
+        broken(choose=lambda self, obs, explore: self.net(obs)[:, 0])(CARTPOLE).act(OBS)
 
 
 class Centred(PlainDQN):
@@ -443,12 +413,11 @@ class Centred(PlainDQN):
 
 
 def test_plain_attributes_that_change_are_saved(tmp_path):
-    policy, other = (Centred(CARTPOLE, PlainDQNConfig()) for _ in range(2))
+    policy = Centred(CARTPOLE)
+    first = policy.state_dict()
     for seed in range(3):
         policy.learn(batch(seed))
-    save_checkpoint(tmp_path / "c", {"policy": policy.state_dict()})
-    other.load_state_dict(load_checkpoint(tmp_path / "c").state["policy"])
-    for twin in (policy.clone(), other):
+    for twin in copies(policy, tmp_path):
         assert twin.count == 3
         assert torch.equal(twin.mean, policy.mean)
         assert (twin.counts.tolist(), twin.kept) == ([3, 0], {"latest": 3, "all": [3]})
@@ -461,10 +430,12 @@ def test_plain_attributes_that_change_are_saved(tmp_path):
     twin.learn(batch(3))
     assert (policy.counts[0], policy.kept["all"]) == (3, [3])  # memory is not shared
     assert list(policy.recent) == [2, 3]
-    first = Centred(CARTPOLE, PlainDQNConfig()).state_dict()
-    other.load_state_dict(first)
-    assert (other.count, float(other.mean)) == (0, 0.0)
-    assert (other.recent, other.parities, other.pairs) == (deque(), set(), frozenset())
+    twin.load_state_dict(first)
+    assert (twin.count, float(twin.mean)) == (0, 0.0)
+    assert (twin.recent, twin.parities, twin.pairs) == (deque(), set(), frozenset())
+    changed = Centred(CARTPOLE, PlainDQNConfig(tau=0.5))
+    changed.load_state_dict(first)
+    assert changed.half == 0.25  # it follows from the config
 
 
 @pytest.mark.parametrize(
@@ -482,16 +453,14 @@ def test_attributes_may_become_values_of_another_kind(built, later, tmp_path):
     def build(self):
         self.net, self.kept = nn.Linear(4, 2), built
 
-    policy, other = (broken(build=build)(CARTPOLE) for _ in range(2))
+    policy: Any = broken(build=build)(CARTPOLE)
     first = policy.state_dict()
     policy.kept = later
-    save_checkpoint(tmp_path / "c", {"policy": policy.state_dict()})
-    other.load_state_dict(load_checkpoint(tmp_path / "c").state["policy"])
-    for twin in (policy.clone(), other):
+    for twin in copies(policy, tmp_path):
         assert type(twin.kept) is type(later)
         assert np.array_equal(twin.kept, later)
-    other.load_state_dict(first)
-    assert type(other.kept) is type(built)
+        twin.load_state_dict(first)
+        assert type(twin.kept) is type(built)
 
 
 class Draws(PlainDQN):
@@ -519,11 +488,9 @@ class Draws(PlainDQN):
 
 
 def test_generators_that_are_attributes_are_saved_and_reseeded(tmp_path):
-    policy, other = (Draws(CARTPOLE, PlainDQNConfig()) for _ in range(2))
+    policy = Draws(CARTPOLE)
     policy.draw()
-    save_checkpoint(tmp_path / "c", {"policy": policy.state_dict()})
-    other.load_state_dict(load_checkpoint(tmp_path / "c").state["policy"])
-    twin, reseeded = policy.clone(), policy.clone()
+    (twin, other), reseeded = copies(policy, tmp_path), policy.clone()
     reseeded.reseed(7)
     expected = policy.draw()
     assert expected == other.draw() == twin.draw()
@@ -531,7 +498,7 @@ def test_generators_that_are_attributes_are_saved_and_reseeded(tmp_path):
 
 
 def test_learners_keep_generators_that_are_attributes():
-    first, second = (Draws(CARTPOLE, PlainDQNConfig()) for _ in range(2))
+    first, second = Draws(CARTPOLE), Draws(CARTPOLE)
     first.draw()
     expected = second.clone().draw()
     second.data_parallel(Alone(first.state_dict()))
@@ -558,13 +525,10 @@ class WithBonus(PlainDQN):
 
 
 def test_optimisers_and_schedules_that_are_attributes_are_saved(tmp_path):
-    policy, other = (WithBonus(CARTPOLE, PlainDQNConfig()) for _ in range(2))
+    policy = WithBonus(CARTPOLE)
     for seed in range(3):
         policy.learn(batch(seed))
-    save_checkpoint(tmp_path / "c", {"policy": policy.state_dict()})
-    other.load_state_dict(load_checkpoint(tmp_path / "c").state["policy"])
-    twin = policy.clone()
-    for each in (policy, other, twin):
+    for each in (policy, *copies(policy, tmp_path)):
         each.learn(batch(3))
         assert each.schedule.get_last_lr() == [0.1 * 0.5**4]
         torch.testing.assert_close(each.weights(), policy.weights(), rtol=0, atol=0)
@@ -588,12 +552,10 @@ class Tempered(PlainDQN):
 
 
 def test_tensors_that_an_own_optimiser_learns_are_learned_in_copies_too(tmp_path):
-    policy, other = (Tempered(CARTPOLE, PlainDQNConfig()) for _ in range(2))
+    policy, other = Tempered(CARTPOLE), Tempered(CARTPOLE)
     policy.learn(batch(0))
-    save_checkpoint(tmp_path / "c", {"policy": policy.state_dict()})
     other.learn(batch(5))
-    other.load_state_dict(load_checkpoint(tmp_path / "c").state["policy"])
-    twins = policy.clone(), other
+    twins = copies(policy, tmp_path, other=other)
     for each in (policy, *twins):
         each.learn(batch(1))
     assert policy.alpha.item() == policy.more["beta"][0].item() == pytest.approx(0.1, rel=0.1)
@@ -603,7 +565,7 @@ def test_tensors_that_an_own_optimiser_learns_are_learned_in_copies_too(tmp_path
 
 
 def test_settings_of_an_own_optimiser_follow_from_the_config_until_they_change():
-    policy = Tempered(CARTPOLE, PlainDQNConfig())
+    policy = Tempered(CARTPOLE)
     policy.learn(batch(0))
     for lr in (0.5, 0.25):
         changed = policy.like(PlainDQNConfig(tau=0.5))
@@ -613,23 +575,12 @@ def test_settings_of_an_own_optimiser_follow_from_the_config_until_they_change()
         policy.own.param_groups[0]["lr"] = 0.25
 
 
-def test_plain_attributes_that_follow_from_the_config_do_so_after_a_mutation():
-    state = Centred(CARTPOLE, PlainDQNConfig()).state_dict()
-    changed = Centred(CARTPOLE, PlainDQNConfig(tau=0.5))
-    changed.load_state_dict(state)
-    assert changed.half == 0.25
-
-
-def test_a_further_optimiser_is_refused_for_gradients_and_explained_for_td_errors():
-    policy = WithBonus(CARTPOLE, PlainDQNConfig())
+def test_a_further_optimiser_is_refused_where_its_steps_would_be_lost():
+    policy = WithBonus(CARTPOLE)
     with pytest.raises(ConfigError, match=r"does not contain the steps of `self\.own`"):
         policy.gradients(batch(0))
     with pytest.raises(ConfigError, match=r"only `if torch\.is_grad_enabled\(\):`"):
         policy.td_errors(batch(0))
-
-
-def test_learners_refuse_a_closure_of_a_further_optimiser():
-    policy = WithBonus(CARTPOLE, PlainDQNConfig())
     policy.data_parallel(Alone(policy.state_dict()))
     policy.learn(batch(0))
     with pytest.raises(ConfigError, match="called with a closure"):

@@ -7,8 +7,7 @@ what it was then, as in a graph of CUDA.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -73,7 +72,7 @@ class TracedRecorder:
             names[:] = found
             return [*found.values()]
 
-        with self.random_restored():
+        with torch.random.fork_rng(devices=[]):
             graph = make_fx(values)()
         for tensor, old in zip(self.state(), before, strict=True):
             tensor.detach().copy_(old)
@@ -85,12 +84,6 @@ class TracedRecorder:
             outputs.update(zip(names, graph(), strict=True))
 
         return replay, outputs
-
-    @contextmanager
-    def random_restored(self) -> Iterator[None]:
-        state = torch.get_rng_state()
-        yield
-        torch.set_rng_state(state)
 
 
 @pytest.fixture
@@ -173,62 +166,49 @@ def test_a_replay_reads_the_inputs_of_now_and_returns_numbers_of_its_own() -> No
     assert recorder.num_recorded == 2  # the first updates of a shape are not recorded
 
 
-@pytest.mark.parametrize("form", ["own", "prioritized"])
-def test_captured_updates_of_dqn_are_those_without(form: str, captured) -> None:
-    config = DQNConfig(hidden=(8,), lr_end=1e-4, lr_updates=8, target_every=3, max_grad_norm=0.5)
-    network: dict[str, Any] = {}
-    if form == "own":
-        config, network = replace(config, hidden=DQNConfig.hidden), {"network": with_dropout}
-    policy, recorder = captured(DQN, CARTPOLE, config, **network)
-    plain = DQN(CARTPOLE, config, **network)
-    draw = draw_prioritized if form == "prioritized" else draw_batch
-    check_updates(policy, plain, [draw(seed, spec=CARTPOLE, size=6) for seed in range(14)])
-    assert recorder.num_recorded == 2  # with and without a step of the target
-    assert_same(policy, plain)
+def joined(_: object) -> nn.Module:
+    return Joins(nn.Linear(4, 1))
 
 
-@pytest.mark.parametrize("draw", [draw_batch, draw_prioritized])
-@pytest.mark.parametrize("kind", [DDPG, TD3, SAC])
-def test_captured_updates_of_box_policies_are_those_without(kind: Any, draw: Any, captured) -> None:
-    config = {"hidden": (8,), "normalize_obs": True}
-    policy, recorder = captured(kind, PENDULUM, config)
-    plain = kind(PENDULUM, config)
-    check_updates(policy, plain, [draw(seed, spec=PENDULUM, size=6) for seed in range(14)])
-    assert recorder.num_recorded == (2 if kind is TD3 else 1)  # with and without the actor
-    assert_same(policy, plain)
+FALLING: dict[str, Any] = {"lr_end": 1e-4, "lr_updates": 8}
+OF_DQN: dict[str, Any] = {**FALLING, "target_every": 3, "max_grad_norm": 0.5}
+SMALL: dict[str, Any] = {"hidden": (8,)}
+NORMALIZED: dict[str, Any] = {**SMALL, "normalize_obs": True}
+GRU: dict[str, Any] = {**SMALL, **FALLING, "memory": "gru", "memory_size": 4}
+MINIBATCHES: dict[str, Any] = {"batch_size": 6, "epochs": 2}
+CAPTURED: dict[str, tuple[Any, dict[str, Any], dict[str, Any], int]] = {
+    # With numbers of graphs: for steps of a target or an actor, and for sizes of minibatches.
+    "dqn": (DQN, {**OF_DQN, **SMALL}, {}, 2),
+    "own dqn": (DQN, OF_DQN, {"network": with_dropout}, 2),
+    "ddpg": (DDPG, NORMALIZED, {}, 1),
+    "td3": (TD3, NORMALIZED, {}, 2),
+    "sac": (SAC, NORMALIZED, {}, 1),
+    "own sac": (SAC, {}, {"actor": lambda _: nn.Linear(3, 2), "critic": joined}, 1),
+    "a2c": (A2C, {**SMALL, **FALLING}, {}, 1),
+    "ppo": (PPO, {**SMALL, **FALLING, **MINIBATCHES}, {}, 2),
+    "impala": (IMPALA, {**SMALL, **FALLING, "clip": 0.3, "batch_size": 6}, {}, 2),
+}
+WITH_MEMORY: dict[str, tuple[Any, dict[str, Any], dict[str, Any], int]] = {
+    "a2c, gru": (A2C, GRU, {}, 1),
+    "ppo, gru": (PPO, {**GRU, **MINIBATCHES}, {}, 1),
+    "impala, gru": (IMPALA, {**GRU, "clip": 0.3}, {}, 1),
+}
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in WITH_MEMORY]
 
 
-def test_captured_updates_of_own_actors_and_critics_are_those_without(captured) -> None:
-    parts: dict[str, Any] = {
-        "actor": lambda _: nn.Linear(3, 2),
-        "critic": lambda _: Joins(nn.Linear(4, 1)),
-    }
-    policy, recorder = captured(SAC, PENDULUM, **parts)
-    plain = SAC(PENDULUM, **parts)
-    check_updates(policy, plain, map(of_pendulum, range(6)))
-    assert recorder.num_recorded == 1
-    assert_same(policy, plain)
-
-
-@pytest.mark.parametrize("memory", [None, pytest.param("gru", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    ("kind", "more"),
-    [
-        (PPO, {"batch_size": 6, "epochs": 2}),
-        (A2C, {}),
-        (IMPALA, {"clip": 0.3}),
-        (IMPALA, {"batch_size": 6}),
-    ],
-)
-def test_captured_updates_from_rollouts_are_those_without(
-    kind: Any, more: dict[str, Any], memory: Any, captured
-) -> None:
-    config: dict[str, Any] = {"hidden": (8,), "memory": memory, "memory_size": 4}
-    config |= {"lr_end": 1e-4, "lr_updates": 20, **more}
-    policy, recorder = captured(kind, CARTPOLE, config)
-    plain = kind(CARTPOLE, config)
-    check_updates(policy, plain, [lesson(policy, seed) for seed in range(6)])
-    assert recorder.num_recorded > 0
+@pytest.mark.parametrize("name", [*CAPTURED, *SLOW])
+def test_captured_updates_are_those_without(name: str, captured) -> None:
+    kind, config, parts, num_graphs = (CAPTURED | WITH_MEMORY)[name]
+    spec = PENDULUM if issubclass(kind, BoxPolicy) else CARTPOLE
+    policy, recorder = captured(kind, spec, config, **parts)
+    plain = kind(spec, config, **parts)
+    if isinstance(policy, ActorCriticPolicy):
+        lessons = [lesson(policy, seed) for seed in range(6)]
+    else:
+        draw = draw_prioritized if name in ("dqn", "td3", "sac") else draw_batch
+        lessons = [draw(seed, spec=spec, size=6) for seed in range(14 if kind is DQN else 10)]
+    check_updates(policy, plain, lessons)
+    assert recorder.num_recorded == num_graphs
     assert_same(policy, plain)
 
 
@@ -337,7 +317,7 @@ KINDS: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
         partial(PPO, CARTPOLE, {"batch_size": 8, "epochs": 1}, network=both),
         lambda seed: [draw_rollout(seed, CARTPOLE, num_steps=4)],
     ),
-    "ddpg": (partial(DDPG, PENDULUM, critic=lambda _: Joins(nn.Linear(4, 1))), of_pendulum),
+    "ddpg": (partial(DDPG, PENDULUM, critic=joined), of_pendulum),
     "own": (partial(Regression, CARTPOLE), of_cartpole),
 }
 
@@ -391,23 +371,13 @@ def test_what_cannot_be_compiled_is_refused() -> None:
 # -- on a GPU ------------------------------------------------------------------------------
 
 
-DECAYING: dict[str, Any] = {"lr_end": 1e-4, "lr_updates": 8, "target_every": 3}
-NORMALIZED = {"hidden": (8,), "normalize_obs": True}
-
-
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    "make",
-    [
-        partial(DQN, CARTPOLE, DQNConfig(hidden=(8,), **DECAYING)),
-        partial(DQN, CARTPOLE, DQNConfig(**DECAYING), network=with_dropout),
-        *(partial(kind, CARTPOLE, {"batch_size": 8}) for kind in (PPO, IMPALA)),
-        partial(A2C, CARTPOLE),
-        *(partial(kind, PENDULUM, NORMALIZED) for kind in (DDPG, TD3, SAC)),
-    ],
-)
-def test_on_a_gpu_captured_updates_are_those_without(make: Callable[..., Any]) -> None:
-    policy, plain = make(device="cuda", compile="graph"), make(device="cuda")
+@pytest.mark.parametrize("name", CAPTURED)
+def test_on_a_gpu_captured_updates_are_those_without(name: str) -> None:
+    kind, config, parts, _ = CAPTURED[name]
+    spec = PENDULUM if issubclass(kind, BoxPolicy) else CARTPOLE
+    make = partial(kind, spec, config, **parts, device="cuda")
+    policy, plain = make(compile="graph"), make()
     count, tolerance = (6, 1e-2) if isinstance(policy, ActorCriticPolicy) else (14, 1e-3)
     lessons = [lesson(policy, seed) for seed in range(count)]
     check_updates(policy, plain, lessons, rtol=tolerance, atol=tolerance / 10)

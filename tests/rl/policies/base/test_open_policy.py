@@ -51,8 +51,8 @@ def test_a_users_network_learns_as_the_built_in_one_does(config):
         expected, found = house.learn(one), own.learn(one)
         for name, value in expected.items():
             np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-4)
-    for ours, theirs in zip(own.weights().values(), house.weights().values(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+    weights = [[*each.weights().values()] for each in (own, house)]
+    torch.testing.assert_close(*weights, rtol=1e-3, atol=1e-4)
 
 
 def test_a_policy_like_another_has_its_parts_and_other_settings():
@@ -157,11 +157,6 @@ def two_threads():
     torch.set_num_threads(before)
 
 
-def number_of_threads():
-    """Be the `main` of a node."""
-    return torch.get_num_threads()
-
-
 @pytest.mark.usefixtures("two_threads")
 def test_a_task_that_runs_sets_the_threads_of_pytorch_and_nothing_that_is_made_does(monkeypatch):
     replay = ReplayBuffer(CARTPOLE, capacity=64)
@@ -187,11 +182,8 @@ def test_a_task_that_runs_sets_the_threads_of_pytorch_and_nothing_that_is_made_d
 @pytest.mark.usefixtures("two_threads")
 def test_a_node_has_its_threads_of_pytorch_before_main_is_called(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert Parallel.runner(1)(number_of_threads) == [1]
-    assert Parallel.runner(2)(number_of_threads) == [1, 1]
-    torch.set_num_threads(2)
-    monkeypatch.setenv("DING_LITE_TORCH_THREADS", "0")
-    assert Parallel.runner(1)(number_of_threads) == [2]
+    assert Parallel.runner(1)(torch.get_num_threads) == [1]
+    assert Parallel.runner(2)(torch.get_num_threads) == [1, 1]
 
 
 def test_settings_that_could_have_no_effect_any_more_are_refused():
