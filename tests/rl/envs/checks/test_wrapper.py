@@ -136,11 +136,9 @@ def test_a_step_that_returns_something_else_is_refused(answer, told):
     ("answer", "told"),
     [
         (ZEROS, r"from `reset`; a tuple of two was expected: obs, info"),
-        (None, r"returned None from `reset`"),
-        ((ZEROS, {}, 0), r"from `reset`; a tuple of two"),
         ([ZEROS, {}], r"returned \[array.* from `reset`; a tuple of two"),
+        ((ZEROS, {}, 0), r"from `reset`; a tuple of two"),
         ((ZEROS, None), r"gave the info None from `reset`"),
-        ((np.zeros(1, np.float32), {}), r"from `reset` .*shape \(1,\)"),
     ],
 )
 def test_a_reset_that_returns_something_else_is_refused(answer, told):
@@ -188,19 +186,10 @@ def test_unambiguous_values_of_other_types_are_accepted(space, obs):
     np.testing.assert_array_equal(seen, expected)
 
 
-@pytest.mark.parametrize(
-    ("reward", "flag"),
-    [
-        (1, 0),
-        (np.float64(1), np.bool_(False)),
-        (np.int8(1), np.array(False)),
-        (np.array(1.0), False),
-        (True, 0),
-    ],
-)
+@pytest.mark.parametrize("reward", [1, np.float64(1), np.int8(1), np.array(1.0), True])
+@pytest.mark.parametrize("flag", [0, np.bool_(False), np.array(False)])
 def test_numbers_and_flags_of_numpy_in_a_named_tuple_are_accepted(reward, flag):
-    five = NamedStep(*step(reward=reward, terminated=flag, truncated=flag))
-    seen = play(step=five)
+    seen = play(step=NamedStep(*step(reward=reward, terminated=flag, truncated=flag)))
     assert seen.reward.tolist() == [1.0, 1.0]
     assert not seen.terminated.any()
 
@@ -213,17 +202,11 @@ def test_a_reward_that_float32_cannot_hold_is_not_finite(reward):
 
 def test_four_values_are_recognised_behind_the_wrappers_of_gymnasium():
     with pytest.raises(EnvError, match=r"Environment 0 .* returned 4 values from `step`; a tuple"):
-        play(max_episode_steps=5, step=(ZEROS, 1.0, False, {}))
+        play(max_episode_steps=5, step=GOOD_STEP[:4])
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [
-        {"reset": StopIteration()},
-        {"made": ValueError("never")},
-        {"step": step(obs=np.zeros(1, np.float32))},
-        {"step": SystemExit(0)},
-    ],
+    "fault", [{"reset": StopIteration()}, {"made": ValueError("never")}, {"step": SystemExit(0)}]
 )
 def test_a_fault_reads_the_same_in_each_mode(fault):
     told = set()
@@ -269,7 +252,6 @@ def test_environments_are_closed_if_the_next_one_cannot_be_made():
 
         def close(self):
             open_ones.remove(self)
-            super().close()
 
     first = Opens(Faulty())  # so that the failing one is the second of two
     with pytest.raises(EnvError, match=r"The wrapper `Opens` of Faulty raised OSError: "):
@@ -291,38 +273,9 @@ def test_all_environments_are_closed_if_one_raises_in_close():
     assert len(closed) == 4
 
 
-def test_an_environment_without_spaces_is_an_error():
-    class Bare(Faulty):
-        def __init__(self):
-            pass
-
-        def close(self):
-            pass
-
-    with pytest.raises(EnvError, match=r"Bare has no `observation_space`; set it in `__init__`"):
-        make_envs(Bare, 2, mode="sync")
-
-    class Halfway(Together):
-        def __init__(self, num_envs):
-            super().__init__(num_envs)
-            del self.single_action_space
-
-    with pytest.raises(EnvError, match=r"Halfway has no `single_action_space`; set it in"):
-        make_envs(Halfway, 2)
-
-    class Broken(Bare):
-        observation_space: Any = property(lambda self: self.size)
-
-    told = r"Broken raised AttributeError in `observation_space`: .*no attribute 'size'"
-    with pytest.raises(EnvError, match=told):
-        make_envs(Broken, 2, mode="sync")
-
-
 def test_an_environment_that_writes_to_its_action_changes_only_a_copy():
     class Greedy(gymnasium.ActionWrapper):
-        def __init__(self, env):
-            super().__init__(env)
-            self.action_space: Space[Any] = Box(-1.0, 1.0, (2,), np.float32)
+        action_space = Box(-1.0, 1.0, (2,), np.float32)
 
         def action(self, action):
             action *= 0.0
@@ -332,9 +285,8 @@ def test_an_environment_that_writes_to_its_action_changes_only_a_copy():
         asked = envs.random_actions()
         before = asked.copy()
         np.testing.assert_array_equal(envs.step(asked).action, before)
-        np.testing.assert_array_equal(
-            envs.state_dict()["source"]["histories"][0]["actions"][0], before[0]
-        )
+        kept = envs.state_dict()["source"]["histories"][0]["actions"][0]
+        np.testing.assert_array_equal(kept, before[0])
 
 
 class Drawing(Faulty):
@@ -378,29 +330,11 @@ def test_an_environment_that_does_not_pass_its_seed_on_is_told_of_once(caplog):
 
 
 def test_worker_processes_do_not_repeat_the_warning_of_a_missing_seed(caplog):
-    spec = EnvMaker(lambda: Drawing(where="nowhere")).spec()
+    env = Drawing(where="nowhere")
+    spec = EnvMaker(lambda: env).spec()
     caplog.clear()
-    in_worker = EnvLoop([Drawing(where="nowhere")], seeds=[0], spec=replace(spec, env_id="Worker"))
-    in_worker.reset()
+    EnvLoop([env], seeds=[0], spec=replace(spec, env_id="Worker")).reset()
     assert not caplog.records
-
-
-@pytest.mark.parametrize(
-    ("drawn", "told"),
-    [
-        (7, r"action space Discrete\(2\), and its `sample` returned 7"),
-        (RuntimeError("none"), "raised RuntimeError in `action_space.sample`: none"),
-    ],
-)
-def test_an_action_space_that_draws_what_it_does_not_contain_is_refused(drawn, told):
-    class Odd(Discrete):
-        def sample(self, *_, **__):
-            if isinstance(drawn, Exception):
-                raise drawn
-            return drawn
-
-    with pytest.raises(EnvError, match=told):
-        play_made(partial(Drawing, where="nowhere", action_space=Odd(2)))
 
 
 def test_the_check_of_an_action_space_leaves_its_draws_as_they_were():
@@ -409,11 +343,23 @@ def test_the_check_of_an_action_space_leaves_its_draws_as_they_were():
     assert space.sample() == Discrete(1000, seed=3).sample()
 
 
-@pytest.mark.parametrize("space", [None, 2, [0, 1]])
+@pytest.mark.parametrize(
+    ("sample", "told"),
+    [
+        (lambda self: 7, r"action space Discrete\(2\), and its `sample` returned 7"),
+        (lambda self: {}["no"], "raised KeyError in `action_space.sample`: 'no'"),
+    ],
+)
+def test_an_action_space_that_draws_what_it_does_not_contain_is_refused(sample, told):
+    odd = type("Odd", (Discrete,), {"sample": sample})(2)
+    with pytest.raises(EnvError, match=told):
+        play_made(partial(Drawing, where="nowhere", action_space=odd))
+
+
+@pytest.mark.parametrize("space", [None, [0, 1]])
 def test_a_thing_that_is_no_space_of_actions_is_refused(space):
-    with pytest.raises(
-        ConfigError, match=r"Drawing has the action space .*; a choice \(Discrete\)"
-    ):
+    told = r"Drawing has the action space .*; a choice \(Discrete\)"
+    with pytest.raises(ConfigError, match=told):
         play_made(partial(Drawing, where="nowhere", action_space=space))
 
 
@@ -430,6 +376,9 @@ BYTES = Box(0, 255, (4,), np.uint8)
 PARTS = Dict(at=BYTES, key=Discrete(3, start=2))
 
 
+SAME_STEP = {"autoreset_mode": AutoresetMode.SAME_STEP}
+
+
 class Together(VectorEnv):
     """Shows given observations, and ends all episodes at each step."""
 
@@ -438,7 +387,7 @@ class Together(VectorEnv):
 
     def __init__(self, num_envs, *, space=SPACES["box"], shown=None, final=None):
         if final is not None:
-            self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+            self.metadata = SAME_STEP
         self.num_envs, self.final = num_envs, final
         self.shown = np.zeros((num_envs, 4), np.float32) if shown is None else shown
         self.single_observation_space, self.single_action_space = space, Discrete(2)
@@ -455,6 +404,36 @@ class Together(VectorEnv):
         answer = {"obs": self.shown, "reward": np.ones(self.num_envs)}
         answer |= {"terminated": ended, "truncated": ~ended} | self.fault
         return *answer.values(), {} if self.final is None else {"final_obs": self.final}
+
+
+class Bare(Faulty):
+    def __init__(self):
+        pass
+
+    def close(self):
+        pass
+
+
+class Halfway(Together):
+    def __init__(self, num_envs):
+        super().__init__(num_envs)
+        del self.single_action_space
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (Bare, r"Bare has no `observation_space`; set it in `__init__`"),
+        (Halfway, r"Halfway has no `single_action_space`; set it in"),
+        (
+            type("Broken", (Bare,), {"observation_space": property(lambda self: self.size)}),
+            r"Broken raised AttributeError in `observation_space`: .*no attribute 'size'",
+        ),
+    ],
+)
+def test_an_environment_without_spaces_is_an_error(kind, told):
+    with pytest.raises(EnvError, match=told):
+        make_envs(kind, 2)
 
 
 def play_together(space, shown, **how):
@@ -498,13 +477,6 @@ def test_the_last_observations_of_a_vector_are_checked_like_all_others(final, to
         play_together(BYTES, np.zeros((3, 4), np.uint8), final=last)
 
 
-def test_a_vector_that_resets_itself_without_last_observations_is_told():
-    kind = type("Own", (Together,), {"metadata": {"autoreset_mode": AutoresetMode.SAME_STEP}})
-    told = r'The vector form of Own gave no `info\["final_obs"\]` from `step`.*SAME_STEP'
-    with pytest.raises(EnvError, match=told), make_envs(kind, 2) as envs:
-        envs.step(np.zeros(2, np.int64))
-
-
 @pytest.mark.parametrize("flags", [np.array([0, 0, 1]), np.array([1, 1, 0], np.uint8), [1, 0, 0]])
 def test_flags_of_a_vector_may_be_the_numbers_0_and_1(flags):
     fault = {"terminated": flags, "truncated": flags}
@@ -528,25 +500,19 @@ def test_a_vector_that_fits_its_space_is_played():
         ({"reset": lambda self, **_: ZEROS}, EnvError, "from `reset`; a tuple of two"),
         ({"step": lambda self, action: GOOD_STEP[:4]}, EnvError, "returned 4 values from `step`"),
         ({"metadata": None}, ConfigError, "has the autoreset mode None"),
-        ({"fault": {"raise": RuntimeError()}}, EnvError, "raised RuntimeError in `step` without a"),
-        ({"fault": {"obs": np.zeros((2, 1))}}, EnvError, r"gave `observations` of shape \(2, 1\)"),
-        ({"fault": {"reward": 1.0}}, EnvError, r"gave `reward` of shape \(\)"),
-        (
-            {"fault": {"terminated": np.zeros(2)}},
-            EnvError,
-            "gave `terminated` .* dtype float64; .*True or False",
-        ),
-        (
-            {"fault": {"terminated": np.array([0, 2])}},
-            EnvError,
-            "gave `terminated` .* True or False",
-        ),
-        ({"fault": {"truncated": ["no"] * 2}}, EnvError, "gave `truncated` .* dtype <U2"),
+        ({"metadata": SAME_STEP}, EnvError, r'no `info\["final_obs"\]` from `step`.*SAME_STEP'),
+        ({"raise": RuntimeError()}, EnvError, "raised RuntimeError in `step` without a"),
+        ({"obs": np.zeros((2, 1))}, EnvError, r"gave `observations` of shape \(2, 1\)"),
+        ({"reward": 1.0}, EnvError, r"gave `reward` of shape \(\)"),
+        ({"terminated": np.zeros(2)}, EnvError, "`terminated` .* dtype float64; .*True or False"),
+        ({"terminated": np.array([0, 2])}, EnvError, "gave `terminated` .* True or False"),
+        ({"truncated": ["no"] * 2}, EnvError, "gave `truncated` .* dtype <U2"),
     ],
 )
 def test_a_vector_with_answers_of_another_kind_is_refused_and_closed(change, error, told):
     closed = []
-    kind = type("Odd", (Together,), {**change, "close": lambda self, **_: closed.append(self)})
+    own = change if change.keys() <= {"reset", "step", "metadata"} else {"fault": change}
+    kind = type("Odd", (Together,), {**own, "close": lambda self, **_: closed.append(self)})
     with pytest.raises(error, match=f"The vector form of Odd .*{told}"), make_envs(kind, 2) as envs:
         envs.step(np.zeros(2, np.int64))
     assert len(closed) == 1
