@@ -39,7 +39,7 @@ def trained(spec: EnvSpec, request: pytest.FixtureRequest) -> Learned:
         task.use(mw.collect(agent, envs, steps=16))
         task.use(mw.add_to(episodes))
         task.use(mw.train(agent, episodes))
-        task.run(max_step=40)
+        task.run(max_step=30)
     return agent, episodes
 
 
