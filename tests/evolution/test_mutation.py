@@ -10,12 +10,8 @@ import pytest
 import torch
 
 from ding_lite.errors import ConfigError
-from ding_lite.evolution.agent import Agent
-from ding_lite.evolution.mutation import Mutation
-from ding_lite.evolution.search import Search, integer, log_uniform, uniform
-from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.rl.policies.sac import SAC, SACConfig
-from ding_lite.rl.spec import EnvSpec
+from ding_lite.evolution import Agent, Mutation, Search, integer, log_uniform, uniform
+from ding_lite.rl import DQN, SAC, DQNConfig, EnvSpec, SACConfig
 from tests.evolution.conftest import ONLY, assert_close, only, some_transitions
 from tests.evolution.kinds import computes, learned
 from tests.rl.rollouts import lesson

@@ -12,22 +12,14 @@ import torch
 from torch import nn
 
 from ding_lite.errors import CheckpointError, ConfigError
-from ding_lite.evolution.agent import Agent
-from ding_lite.evolution.mutation import Mutation
-from ding_lite.evolution.population import Population
+from ding_lite.evolution import Agent, Mutation, Population, Tournament
 from ding_lite.evolution.search import Search, choice, integer, log_uniform
-from ding_lite.evolution.tournament import Tournament
 from ding_lite.nest import leaves
+from ding_lite.rl import PPO, SAC, EnvSpec, TorchPolicy, TorchPolicyConfig, make_envs
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
-from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.networks.conv import CONVS
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.rl.policies.ppo import PPO
-from ding_lite.rl.policies.sac import SAC
 from ding_lite.rl.protocols import ActorCritic, Policy
-from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.torch_policies.config import TorchPolicyConfig
-from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 from tests.evolution.conftest import some_transitions
 
 SMALL = DQNConfig(hidden=(8, 8))

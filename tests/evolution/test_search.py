@@ -11,11 +11,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ding_lite.errors import ConfigError
-from ding_lite.evolution.search import Search, choice, integer, log_uniform, uniform
-from ding_lite.rl.policies.dqn import DQNConfig
-from ding_lite.rl.policies.impala import IMPALAConfig
-from ding_lite.rl.policies.ppo import PPOConfig
-from ding_lite.rl.policies.sac import SACConfig
+from ding_lite.evolution import Search, choice, integer, log_uniform, uniform
+from ding_lite.rl import DQNConfig, IMPALAConfig, PPOConfig, SACConfig
 
 
 @settings(max_examples=50, deadline=None)

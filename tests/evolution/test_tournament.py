@@ -8,12 +8,8 @@ import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
-from ding_lite.evolution.agent import Agent
-from ding_lite.evolution.mutation import Mutation
-from ding_lite.evolution.population import Population
-from ding_lite.evolution.tournament import Tournament
-from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.rl.spec import EnvSpec
+from ding_lite.evolution import Agent, Mutation, Population, Tournament
+from ding_lite.rl import DQN, DQNConfig, EnvSpec
 
 
 def agents_with(spec: EnvSpec, *evaluations: tuple[float, ...]) -> list[Agent]:

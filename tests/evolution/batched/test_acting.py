@@ -9,13 +9,9 @@ import numpy as np
 import pytest
 from torch import nn
 
-from ding_lite.evolution.agent import Agent
+from ding_lite.evolution import Agent
 from ding_lite.evolution.batched.acting import ActTogether
-from ding_lite.rl.envs.vector import make_envs
-from ding_lite.rl.policies.dqn import DQN
-from ding_lite.rl.policies.sac import SAC
-from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.torch_policies.r2d2 import R2D2, R2D2Config
+from ding_lite.rl import DQN, R2D2, SAC, EnvSpec, R2D2Config, make_envs
 
 
 def linear(spec: EnvSpec) -> nn.Module:

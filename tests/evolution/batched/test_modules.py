@@ -14,10 +14,7 @@ from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 
 from ding_lite.evolution.batched.stacks import stack_key
-from ding_lite.rl.envs.vector import make_envs
-from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.rl.policies.ppo import PPO, PPOConfig
-from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl import DQN, PPO, DQNConfig, EnvSpec, PPOConfig, make_envs
 from tests.evolution.conftest import check_updates
 
 

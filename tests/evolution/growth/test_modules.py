@@ -11,15 +11,11 @@ import torch
 from torch import nn
 
 from ding_lite.errors import ConfigError
+from ding_lite.evolution import Mutation, Population, Search, Tournament, uniform
 from ding_lite.evolution.agent import Agent, make_agent
 from ding_lite.evolution.growth.modules import Grows, grow_policy, growth_seeds
-from ding_lite.evolution.mutation import Mutation
-from ding_lite.evolution.population import Population
-from ding_lite.evolution.search import Search, uniform
-from ding_lite.evolution.tournament import Tournament
 from ding_lite.nest import leaves
-from ding_lite.rl import A2C, DDPG, PPO, R2D2, SAC, TD3, TorchPolicy, TorchPolicyConfig
-from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl import A2C, DDPG, DQN, PPO, R2D2, SAC, TD3, TorchPolicy, TorchPolicyConfig
 from ding_lite.rl.spec import EnvSpec
 from tests.evolution.conftest import assert_close, only, some_transitions
 from tests.evolution.kinds import computes

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from ding_lite import Task, middleware as mw
-from ding_lite.evolution import Population
-from ding_lite.evolution.agent import Agent
+from ding_lite.evolution import Agent, Population
 from ding_lite.rl import (
     R2D2,
     EpisodeBuffer,

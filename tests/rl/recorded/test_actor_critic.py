@@ -9,12 +9,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
 from ding_lite.errors import ConfigError, ShapeError
-from ding_lite.rl import (
-    A2C,
-    IMPALA,
-    PPO,
-    EnvSpec,
-)
+from ding_lite.rl import A2C, IMPALA, PPO, EnvSpec
 from ding_lite.rl.weights.flat_module import copied
 from tests.rl.rollouts import CARTPOLE, PENDULUM, SCREEN, draw_obs, draw_rollout
 
