@@ -1,5 +1,6 @@
 """Every fault of an environment is an `EnvError` that names it, in one process and in several."""
 
+import socket
 from collections import namedtuple
 from dataclasses import replace
 from functools import partial
@@ -363,12 +364,26 @@ def test_a_thing_that_is_no_space_of_actions_is_refused(space):
         play_made(partial(Drawing, where="nowhere", action_space=space))
 
 
-def test_a_process_that_ends_while_it_starts_is_told_with_the_guard_that_it_needs(monkeypatch):
-    def breaks(self):
-        raise BrokenPipeError("Broken pipe")
+def needs_a_long_path(self):
+    """Fail as a server of processes in a directory with a very long name does."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("x" * 200)
 
-    monkeypatch.setattr("multiprocessing.context.ForkServerProcess.start", breaks)
-    with pytest.raises(EnvError, match=r'ended before it began .*__name__ == "__main__"'):
+
+def breaks(self):
+    raise BrokenPipeError("Broken pipe")
+
+
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [
+        (breaks, r'ended before it began .*__name__ == "__main__"'),
+        (needs_a_long_path, r"\(AF_UNIX path too long\).* set TMPDIR to a shorter one"),
+    ],
+)
+def test_a_process_that_ends_while_it_starts_is_told_with_what_to_do(monkeypatch, start, told):
+    monkeypatch.setattr("multiprocessing.context.ForkServerProcess.start", start)
+    with pytest.raises(EnvError, match=told):
         play(mode="async")
 
 
