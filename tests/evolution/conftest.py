@@ -1,7 +1,5 @@
 """Fixtures of the tests of evolution."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial

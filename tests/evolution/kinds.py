@@ -1,7 +1,5 @@
 """Agents of every kind of network that evolution changes, and what their networks compute."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

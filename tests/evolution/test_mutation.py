@@ -1,7 +1,5 @@
 """Mutations of weights, settings and activations, and how often each kind is drawn."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from typing import Any
@@ -126,9 +124,7 @@ def test_the_same_seed_mutates_the_same_and_a_saved_one_goes_on() -> None:
     assert first.mutate(agents[0]) == third.mutate(agents[2])
 
 
-def test_mutations_that_do_not_apply_to_a_policy_are_refused(
-    spec: EnvSpec, box_spec: EnvSpec
-) -> None:
+def test_mutations_that_do_not_apply_to_a_policy_are_refused(spec, box_spec):
     only("activation").check(SAC(box_spec))
     with pytest.raises(ConfigError, match='Unknown key "actor_lr"'):
         Mutation(Search(actor_lr=log_uniform(1e-4, 1e-2))).check(DQN(spec))

@@ -1,7 +1,5 @@
 """Populations: independent agents, generations, lineage and exact resume."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any, cast
@@ -115,9 +113,7 @@ def test_settings_common_to_all_may_be_a_dict(spec: EnvSpec) -> None:
     ],
     ids=["without a config", "with a config", "with a config that it does not use"],
 )
-def test_each_agent_of_a_function_has_its_own_settings_and_weights(
-    spec: EnvSpec, make: Any
-) -> None:
+def test_each_agent_of_a_function_has_its_own_settings_and_weights(spec, make):
     population, expected = (
         Population.of(each, spec, LR, size=3, config=config)
         for each, config in ((make, None), (DQN, SMALL))
@@ -196,7 +192,7 @@ class Wrapped:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)
 
-    def clone(self) -> Wrapped:
+    def clone(self) -> Any:
         twin = Wrapped(self.spec, self.config)
         twin.load_state_dict(self.state_dict())
         return twin
@@ -222,9 +218,7 @@ def test_an_agent_has_the_td_errors_of_its_newest_policy(spec: EnvSpec) -> None:
     np.testing.assert_array_equal(priority(batch), agent.policy.td_errors(batch))
 
 
-def test_the_elite_stays_unchanged_unless_it_is_to_be_mutated_too(
-    spec: EnvSpec, search: Search
-) -> None:
+def test_the_elite_stays_unchanged_unless_it_is_to_be_mutated_too(spec, search):
     population = Population.of(DQN, spec, search, size=4, config=SMALL)
     for _ in range(5):
         judge(population, best=2)
@@ -237,9 +231,7 @@ def test_the_elite_stays_unchanged_unless_it_is_to_be_mutated_too(
     assert population[2].birth.mutation != "first"
 
 
-def test_copies_of_one_agent_share_no_state_and_explore_differently(
-    spec: EnvSpec, search: Search
-) -> None:
+def test_copies_of_one_agent_share_no_state_and_explore_differently(spec, search):
     population = Population.of(DQN, spec, search, size=4, config=SMALL)
     judge(population, best=1)
     population.evolve(Tournament(size=4), Mutation(none=1.0))  # all are copies of one
@@ -340,9 +332,7 @@ def test_a_state_of_another_population_size_is_refused(spec: EnvSpec) -> None:
         Population.of(PPO, spec, size=2).load_state_dict(small.state_dict())
 
 
-def test_updates_follow_the_env_steps_of_an_agent_and_an_heir_owes_those_of_its_parent(
-    spec: EnvSpec,
-) -> None:
+def test_updates_follow_the_env_steps_of_an_agent_and_an_heir_owes_those_of_its_parent(spec):
     heir, agent = Population.of(DQN, spec, Search(learn_every=integer(3, 4)), size=2)
     heir.learn_every = agent.learn_every = 3
     obs = np.zeros((4, 4), dtype=np.float32)

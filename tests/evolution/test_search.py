@@ -1,7 +1,5 @@
 """Search spaces: drawing and mutating values, and invalid searches."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any
@@ -117,9 +115,7 @@ DQN, SAC, PPO = DQNConfig(), SACConfig(), PPOConfig()
         (PPO, Search(memory_size=integer(8, 64)), "different memories have nothing to inherit"),
     ],
 )
-def test_what_a_policy_lacks_or_cannot_change_is_not_searched(
-    config: Any, search: Search, said: str
-) -> None:
+def test_what_a_policy_lacks_or_cannot_change_is_not_searched(config, search, said):
     with pytest.raises(ConfigError) as caught:
         search.check(config)
     assert said in str(caught.value)

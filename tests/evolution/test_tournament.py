@@ -1,7 +1,5 @@
 """Tournaments: the elite, parents and their places, and fitness."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

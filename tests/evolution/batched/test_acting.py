@@ -1,7 +1,5 @@
 """Batched acting chooses the actions that each agent would choose alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -29,9 +27,7 @@ def linear(spec: EnvSpec) -> nn.Module:
     ],
     ids=["one shape", "three shapes", "alone", "networks of users", "continuous actions"],
 )
-def test_each_agent_acts_as_it_would_alone(
-    spec: EnvSpec, box_spec: EnvSpec, kind: Any, hiddens: list[Any], parts: dict[str, Any]
-) -> None:
+def test_each_agent_acts_as_it_would_alone(spec, box_spec, kind, hiddens, parts):
     its = spec if kind is DQN else box_spec
     shapes = [{"hidden": hidden} if hidden else {} for hidden in hiddens]
     agents = [

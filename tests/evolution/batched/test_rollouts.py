@@ -1,7 +1,5 @@
 """Batched A2C, PPO and IMPALA: each policy ends as it would have ended alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -145,9 +143,7 @@ def check(together: Sequence[Any], alone: Sequence[Any], *, times: int = 4) -> R
         ("impala", "own with memory", "box"),
     ],
 )
-def test_batched_learning_is_that_of_each_policy_alone(
-    spec: EnvSpec, box_spec: EnvSpec, name: str, form: str, of: str
-) -> None:
+def test_batched_learning_is_that_of_each_policy_alone(spec, box_spec, name, form, of):
     its = spec if of == "discrete" else box_spec
     together, alone = policies(its, name, form), policies(its, name, form)
     stack = check(together, alone, times=2 if together[0].state_size else 3)

@@ -1,7 +1,5 @@
 """Batched DQN, DDPG, TD3 and SAC: each policy ends as it would have ended alone."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -166,9 +164,7 @@ def test_each_policy_does_its_own_number_of_updates(make: Make, name: str) -> No
 
 
 @pytest.mark.parametrize(("name", "prefix"), [("dqn", ""), ("sac", "critics."), ("sac", "actor.")])
-def test_a_policy_with_a_fault_stops_and_the_others_go_on(
-    make: Make, name: str, prefix: str
-) -> None:
+def test_a_policy_with_a_fault_stops_and_the_others_go_on(make, name, prefix):
     together, alone = make(name, count=3), make(name, count=3)
     for policy in (together[1], alone[1]):
         policy.flat_weights[0].part(prefix).flat.fill_(1e30)
@@ -190,9 +186,7 @@ def test_nodes_in_threads_of_one_process_batch_at_the_same_time(make: Make) -> N
         list(threads.map(learn, pairs))
 
 
-def test_only_policies_of_the_same_kind_and_architecture_are_batched(
-    make: Make, spec: EnvSpec
-) -> None:
+def test_only_policies_of_the_same_kind_and_architecture_are_batched(make, spec):
     keys = [stack_key(make(name)[0]) for name in KINDS]
     keys += [stack_key(DQN(spec, DQNConfig(hidden=(32, 33), n_step=1))), stack_key(A2C(spec))]
     assert None not in keys
@@ -200,9 +194,7 @@ def test_only_policies_of_the_same_kind_and_architecture_are_batched(
 
 
 @pytest.mark.parametrize("name", ["dqn", "sac"])
-def test_policies_of_images_elsewhere_or_that_average_gradients_learn_alone(
-    make: Make, box_spec: EnvSpec, name: str
-) -> None:
+def test_policies_of_images_elsewhere_or_that_average_gradients_learn_alone(make, box_spec, name):
     shared, elsewhere, *_ = make(name)
     shared.reduce_gradient = lambda grad_P: None
     elsewhere.device = torch.device("cuda")
@@ -241,9 +233,7 @@ class Blind(Joins):
         ({"critic": lambda _: Blind(critic())}, "do not depend"),
     ],
 )
-def test_faults_of_modules_raise_as_they_do_alone(
-    box_spec: EnvSpec, parts: dict[str, Any], error: str
-) -> None:
+def test_faults_of_modules_raise_as_they_do_alone(box_spec, parts, error):
     together = [DDPG(box_spec, DDPGConfig(seed=seed), **{**own(), **parts}) for seed in range(3)]
     batch = some_transitions(box_spec, 3 * 20)
     for policy in together if "actor" in parts else []:

@@ -3,8 +3,6 @@
 The networks are those of this package: layers, convolutions, and actors and critics with memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -253,9 +251,7 @@ def test_growth_of_memory_keeps_the_moments_of_the_old_units() -> None:
     ("kind", "setting"),
     [("dueling dqn of images", "activation"), ("ppo of images", "image_activation")],
 )
-def test_an_activation_mutation_of_an_image_policy_is_what_it_reports(
-    kind: str, setting: str
-) -> None:
+def test_an_activation_mutation_of_an_image_policy_is_what_it_reports(kind, setting):
     agent = learned(kind)
     before, config = computes(agent), agent.config
     name, old, _, new = only("activation").mutate(agent).split()

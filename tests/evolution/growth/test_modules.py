@@ -1,7 +1,5 @@
 """Own networks in populations: weights, settings, optimisers, and architectures where they grow."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

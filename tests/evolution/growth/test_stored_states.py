@@ -1,7 +1,5 @@
 """R2D2 grows and shrinks its memory, and learns on from states that were stored before."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, cast
 

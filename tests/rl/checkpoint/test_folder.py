@@ -1,7 +1,5 @@
 """Loading a checkpoint while another process saves the next one to the same directory."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os
@@ -101,9 +99,7 @@ def test_a_save_leaves_the_files_that_a_reader_needs_to_the_next_save(tmp_path: 
     assert num_files(tmp_path) == len(before)
 
 
-def test_a_suspended_reader_does_not_fill_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_suspended_reader_does_not_fill_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr("ding_lite.rl.checkpoint.folder.ROOM_FOR_READERS", 2**24)
     save_number(tmp_path, 0)
     with Folder(tmp_path):

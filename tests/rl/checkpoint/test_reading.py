@@ -1,7 +1,5 @@
 """Broken and hostile checkpoints are refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -40,9 +38,7 @@ def put_manifest(folder: Path, body: bytes) -> None:
     (folder / MANIFEST).write_bytes(whole)
 
 
-def test_a_manifest_that_would_fill_the_memory_is_refused(
-    saved: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_manifest_that_would_fill_the_memory_is_refused(saved, monkeypatch):
     write(saved, {**body_of(saved), "state": [[]] * 100_000})
     monkeypatch.setattr("ding_lite.io.memory.available_bytes", lambda: 40 * MIB)
     assert len(load_checkpoint(saved).state) == 100_000
@@ -165,9 +161,7 @@ def test_a_bool_array_of_other_bytes_is_refused(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["I64", "BF16", "BOOL"])
-def test_a_tensor_that_is_no_array_is_refused_where_an_array_was_saved(
-    tmp_path: Path, dtype: str
-) -> None:
+def test_a_tensor_that_is_no_array_is_refused_where_an_array_was_saved(tmp_path, dtype):
     save_checkpoint(tmp_path, {"a": np.arange(3)})
     body = body_of(tmp_path)
     shape = {"I64": [1] * 70 + [3], "BF16": [12], "BOOL": [1] * 70 + [24]}[dtype]

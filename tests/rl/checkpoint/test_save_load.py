@@ -3,7 +3,6 @@ import gc
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -252,9 +251,7 @@ def test_values_beside_numbers_and_texts_come_back_equal(tmp_path: Path, value: 
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
-def test_complex_tensors_and_arrays_come_back_as_they_were(
-    tmp_path: Path, dtype: torch.dtype
-) -> None:
+def test_complex_tensors_and_arrays_come_back_as_they_were(tmp_path, dtype):
     tensor = torch.randn(3, 2, dtype=dtype)
     state = {
         **{"tensor": tensor, "conjugate": tensor.conj().t(), "number": tensor[0, 0]},
@@ -325,9 +322,7 @@ def test_the_deepest_tree_that_is_saved_is_loaded(tmp_path: Path, dtype: torch.d
 
 
 @pytest.mark.parametrize("kind", [set, frozenset, dict.fromkeys], ids=lambda kind: kind.__name__)
-def test_sets_and_dicts_of_many_tuples_are_neither_saved_nor_loaded(
-    tmp_path: Path, kind: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sets_and_dicts_of_many_tuples_are_neither_saved_nor_loaded(tmp_path, kind, monkeypatch):
     for module in ("reading", "save_load"):
         monkeypatch.setattr(f"ding_lite.rl.checkpoint.{module}.MAX_COMPOSED", 200)
     pairs = [(n, n) for n in range(200)]
@@ -375,9 +370,7 @@ def test_a_link_to_a_file_elsewhere_is_not_followed(tmp_path: Path) -> None:
         load_checkpoint(folder)
 
 
-def test_an_array_larger_than_memory_is_refused_before_allocation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_array_larger_than_memory_is_refused_before_allocation(tmp_path, monkeypatch):
     save_checkpoint(tmp_path, {"x": np.zeros(1 << 20), "y": np.zeros(1 << 20)})
     monkeypatch.setattr("ding_lite.rl.checkpoint.reading.available_bytes", lambda: 3 << 22)
     assert load_checkpoint(tmp_path, only=["x"]).state["x"].shape == (1 << 20,)

@@ -1,7 +1,5 @@
 """Observations of several parts and action masks through `Envs`, in each mode."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
