@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ding_lite.errors import ConfigError
-from ding_lite.evolution import Mutation, Population, Search, Tournament, uniform
+from ding_lite.evolution import Population, Search, uniform
 from ding_lite.evolution.agent import Agent, make_agent
 from ding_lite.evolution.growth.modules import Grows, grow_policy, growth_seeds
 from ding_lite.nest import leaves
@@ -229,35 +229,21 @@ def test_an_own_optimiser_starts_anew_where_networks_grow(spec: EnvSpec) -> None
         agent.learn(some_transitions(spec, 16))
 
 
-def test_a_population_of_own_modules_evolves_and_resumes(spec: EnvSpec, search: Search) -> None:
-    population, resumed = (
-        Population.of(DQN, spec, search, size=4, network=growing, config={"n_step": 1})
-        for _ in range(2)
+def test_a_module_that_is_given_is_copied_for_each_agent_and_a_function_called(spec):
+    given, made = (
+        Population.of(DQN, spec, size=2, network=network, optimizer=torch.optim.SGD)
+        for network in (GrowingLayers(4, 2), growing)
     )
-    first = [computes(agent)[0] for agent in population]
-    assert all(np.abs(one - first[0]).max() > 1e-3 for one in first[1:])
-    mutation = Mutation(search, none=0.1, architecture=0.5, weights=0.2, hyperparameters=0.2)
-    for generation in range(3):
-        for place, agent in enumerate(population):
-            agent.learn(some_transitions(spec, 16, seed=generation))
-            agent.note_evaluation(float(place))
-        population.evolve(Tournament(size=2), mutation)
-    assert any(growth_seeds(agent.policy) for agent in population)
-    assert all(life.hidden is None for life in population.lives)
-
-    resumed.load_state_dict(population.state_dict())
-    for one, other in zip(population, resumed, strict=True):
-        assert_close(computes(one), computes(other), atol=0.0)
-        assert one.config == other.config
-
-
-def test_a_module_that_is_given_is_copied_for_each_agent(spec: EnvSpec) -> None:
-    module = GrowingLayers(4, 2)
-    population = Population.of(DQN, spec, size=2, network=module, optimizer=torch.optim.SGD)
-    before = computes(population[1])
-    assert_close(computes(population[0]), before, atol=0.0)
-    population[0].learn(some_transitions(spec, 16))
-    assert_close(computes(population[1]), before, atol=0.0)
+    before, other = computes(given[1]), computes(made[1])
+    assert_close(computes(given[0]), before, atol=0.0)
+    assert np.abs(computes(made[0])[0] - other[0]).max() > 1e-3
+    given[0].learn(some_transitions(spec, 16))
+    assert_close(computes(given[1]), before, atol=0.0)
+    assert only("architecture").mutate(made[0]) != "none"
+    assert all(life.hidden is None for life in made.lives_now())
+    resumed = made.clone()
+    assert growth_seeds(resumed[0].policy) == growth_seeds(made[0].policy) != ()
+    assert_close(computes(resumed[0]), computes(made[0]), atol=0.0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -78,24 +78,6 @@ def test_growth_preserves_the_loss_of_stored_sequences(learned: Learned) -> None
     assert agent.learn(batch)["loss"] == pytest.approx(before[0], abs=1e-4)
 
 
-def test_a_wider_state_begins_with_that_of_the_narrower_layer(learned: Learned) -> None:
-    agent, _ = learned
-    policy: Any = agent.policy
-    obs = np.random.default_rng(2).normal(size=(5, 3, 4)).astype(np.float32)
-
-    def last_state() -> Any:
-        memory: Any = agent.make_memory(3)
-        for each in obs:
-            agent.act(each, explore=False, memory=memory)
-        return memory.state
-
-    before = last_state()
-    grown_until(agent, "memory", remove_prob=0.0, new_layer_prob=0.0)
-    after = last_state()
-    assert after.shape[1] > before.shape[1] == policy.state_size
-    np.testing.assert_allclose(after[:, : before.shape[1]], before, atol=1e-6)
-
-
 def test_a_network_of_a_user_grows_its_memory_and_learns_from_stored_states(spec: EnvSpec) -> None:
     config = R2D2Config(batch_size=8, sequence_length=6, burn_in=3)
     agent = Agent(R2D2(spec, config, network=lambda _: GrowingLeaky()))

@@ -118,42 +118,20 @@ class Pool(gymnasium.vector.VectorEnv):
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - as gymnasium has it
 
     def __init__(self, num_envs):
-        self.num_envs = num_envs
-        self._envs = [cartpole() for _ in range(num_envs)]
-        self.observation_space = self.single_observation_space = self._envs[0].observation_space
-        self.action_space = self.single_action_space = self._envs[0].action_space
-        self._has_ended = [False] * num_envs
+        self.num_envs, self._vector = num_envs, SyncVectorEnv([cartpole] * num_envs)
+        self.observation_space = self.single_observation_space = self._vector.envs[
+            0
+        ].observation_space
+        self.action_space = self.single_action_space = self._vector.envs[0].action_space
 
     def reset(self, *, seed=None, options=None):
-        mask = (options or {}).get("reset_mask", np.ones(self.num_envs, np.bool_))
-        ids = np.flatnonzero(mask)
-        return np.stack([self._reset_one(index) for index in ids]), self._info(ids)
+        ids = np.flatnonzero((options or {}).get("reset_mask", np.ones(self.num_envs)))
+        return self._vector.reset(options=options)[0][ids], self._info(ids)
 
     def step(self, actions):
-        rows = [self._step_one(*both) for both in enumerate(actions)]
-        obs, reward, terminated, truncated = map(np.array, zip(*rows, strict=True))
-        return (
-            obs,
-            reward.astype(np.float32),
-            terminated,
-            truncated,
-            self._info(np.arange(len(obs))),
-        )
-
-    def close(self, **_):
-        for env in self._envs:
-            env.close()
-
-    def _reset_one(self, index):
-        self._has_ended[index] = False
-        return self._envs[index].reset()[0]
-
-    def _step_one(self, index, action):
-        if self._has_ended[index]:
-            return self._reset_one(index), 0.0, False, False
-        obs, reward, terminated, truncated, _ = self._envs[index].step(int(action))
-        self._has_ended[index] = terminated or truncated
-        return obs, reward, terminated, truncated
+        obs, reward, terminated, truncated, _ = self._vector.step(actions)
+        info = self._info(np.arange(self.num_envs))
+        return obs, reward.astype(np.float32), terminated, truncated, info
 
     def _info(self, ids):
         return {"env_id": ids, "players": {"env_id": ids}, "elapsed_step": 0 * ids}

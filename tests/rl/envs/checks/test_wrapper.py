@@ -105,13 +105,12 @@ def test_an_error_names_its_environment_and_method(fault):
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        ((ZEROS, 1.0, False, {}), r"returned 4 values from `step`; a tuple of five .* before 0.26"),
+        (GOOD_STEP[:4], r"returned 4 values from `step`; a tuple of five .* before 0.26"),
         ((*GOOD_STEP, 0), r"returned 6 values from `step`; a tuple of five .*, info\.$"),
         ([*GOOD_STEP], r"returned a list from `step`; a tuple of five was expected: .*, info\.$"),
         (None, r"returned None from `step`"),
         (step(reward=np.array([1.0])), r"gave the reward array\(\[1\.\]\) from `step`; one number"),
         (step(reward="1"), r"gave the reward '1'"),
-        (step(reward=None), r"gave the reward None"),
         (step(terminated="no"), r"gave `terminated` 'no' from `step`; True or False"),
         (step(terminated=None), r"gave `terminated` None"),
         (step(terminated=2), r"gave `terminated` 2"),
@@ -119,9 +118,7 @@ def test_an_error_names_its_environment_and_method(fault):
         (step(info=[]), r"gave the info \[\] from `step`; a dict"),
         (step(obs=np.zeros(1, np.float32)), r"from `step` .*shape \(1,\) and dtype float32; "),
         (step(obs=np.float32(0)), r"shape \(\) and dtype float32"),
-        (step(obs=np.zeros((4, 1), np.float32)), r"shape \(4, 1\)"),
         (step(obs=np.array(["a"] * 4)), r"dtype <U1"),
-        (step(obs=np.array([None] * 4)), r"dtype object"),
         (step(obs=np.zeros(4, "M8[s]")), r"dtype datetime64"),
         (step(obs=None), r"dtype object"),
         (step(obs=[[0.0], [0.0, 1.0], 2.0, 3.0]), r"observation from `step`"),
@@ -150,12 +147,8 @@ def test_a_reset_that_returns_something_else_is_refused(answer, told):
 @pytest.mark.parametrize(
     ("space", "obs"),
     [
-        ("bytes", np.full(4, 0.5, np.float32)),
-        ("bytes", np.full(4, 256)),
-        ("discrete", 1),
-        ("discrete", 2.5),
-        ("discrete", np.array([2])),
-        ("discrete", 2**70),
+        *(("bytes", obs) for obs in (np.full(4, 0.5, np.float32), np.full(4, 256))),
+        *(("discrete", obs) for obs in (1, 2.5, np.array([2]), 2**70)),
         ("box", np.full(4, 10, np.float32)),
         ("ints", np.full(4, 11, np.int32)),
         ("flags", np.full(4, 10, np.uint8)),
@@ -171,14 +164,10 @@ def test_an_observation_outside_of_its_space_is_refused(space, obs):
 @pytest.mark.parametrize(
     ("space", "obs"),
     [
-        ("box", [0, 1, 2, 3]),
-        ("box", np.ones(4, bool)),
-        ("bytes", np.arange(4)),
-        ("bytes", [0, 1, 2, 255]),
-        ("discrete", 3),
-        ("discrete", np.int64(4)),
+        *(("box", obs) for obs in ([0, 1, 2, 3], np.ones(4, bool), np.full(4, 9.00001, "f4"))),
+        *(("bytes", obs) for obs in (np.arange(4), [0, 1, 2, 255])),
+        *(("discrete", obs) for obs in (3, np.int64(4))),
         ("ints", np.arange(4)),
-        ("box", np.full(4, 9.00001, np.float32)),
     ],
 )
 def test_unambiguous_values_of_other_types_are_accepted(space, obs):
@@ -315,7 +304,6 @@ def play_made(make):
 def test_an_environment_that_draws_without_the_seed_is_refused(where):
     with pytest.raises(EnvError, match=rf"drew random numbers in `{where}` .*super\(\)\.reset"):
         play_made(lambda: Drawing(where=where))
-    play_made(lambda: Drawing(where="nowhere"))
 
 
 def test_an_environment_that_does_not_pass_its_seed_on_is_told_of_once(caplog):
@@ -328,13 +316,11 @@ def test_an_environment_that_does_not_pass_its_seed_on_is_told_of_once(caplog):
         play_made(partial(Silent, where="nowhere"))
     [warning] = caplog.messages
     assert warning.startswith("Silent did not begin its `reset` with `super().reset(seed=seed)`")
-
-
-def test_worker_processes_do_not_repeat_the_warning_of_a_missing_seed(caplog):
+    caplog.clear()
     env = Drawing(where="nowhere")
     spec = EnvMaker(lambda: env).spec()
     caplog.clear()
-    EnvLoop([env], seeds=[0], spec=replace(spec, env_id="Worker")).reset()
+    EnvLoop([env], seeds=[0], spec=replace(spec, env_id="Worker")).reset()  # as in a process
     assert not caplog.records
 
 
