@@ -154,6 +154,5 @@ def check_a_fault(together: Sequence[Any], alone: Sequence[Any]) -> None:
 
 
 def given(batch: Transitions, count: int) -> Transitions:
-    """Sample these transitions, like a replay."""
     assert len(batch) == count
     return batch

@@ -62,7 +62,6 @@ KINDS = VECTORS | IMAGES | MEMORIES | STORED
 
 
 def learned(kind: str, *, updates: int = 2, optimizer: Any = None, **settings: Any) -> Agent:
-    """Make an agent that has learned a little, so that its optimiser has moments."""
     policy, spec, config = KINDS[kind]
     agent = make_agent(policy(spec, {**config, **settings}, optimizer=optimizer))
     for seed in range(updates):
@@ -100,7 +99,6 @@ def computes(agent: Agent) -> list[Any]:
 
 
 def _over_a_sequence(policy: Any, rng: np.random.Generator) -> list[Any]:
-    """Return the outputs of actor and critic over a sequence with states that are carried on."""
     state, found = torch.zeros(6, policy.state_size), []
     for _ in range(8):
         seen = policy.spec.unpack(torch.from_numpy(draw_obs(rng, policy.spec, (6,))))

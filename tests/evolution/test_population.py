@@ -24,7 +24,6 @@ SMALL = DQNConfig(hidden=(8, 8))
 
 
 def judge(population: Population, *, best: int = 0) -> None:
-    """Give every agent an evaluation, the worse the further its place is behind the best."""
     for agent in population:
         agent.note_evaluation(100.0 - (agent.place - best) % len(population))
 

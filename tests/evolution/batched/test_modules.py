@@ -52,15 +52,11 @@ def test_convolutions_take_turns_but_not_those_before_a_memory() -> None:
 
 
 class Centered(nn.Module):
-    """Has outputs that depend on the other rows of a batch."""
-
     def forward(self, values):
         return values - values.mean(0)
 
 
 class Branches(nn.Module):
-    """Branches on a value, which vmap cannot."""
-
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(4, 2)
@@ -77,8 +73,6 @@ def frozen(spec: EnvSpec) -> nn.Module:
 
 
 class Scaled(nn.Module):
-    """A module with plain attributes, drawn or given."""
-
     def __init__(self, scale: float, act: Any = functional.relu, more: Any = None) -> None:
         super().__init__()
         self.scale, self.act, self.more = scale, act, more
@@ -90,8 +84,6 @@ class Scaled(nn.Module):
 
 
 class Counts(Scaled):
-    """A module that changes an attribute when it computes."""
-
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         self.scale *= 0.99
         return super().forward(obs)

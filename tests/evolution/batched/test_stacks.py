@@ -74,7 +74,6 @@ def mlp(*more: nn.Module) -> nn.Module:
 
 
 def own(*, is_gaussian: bool = False, num_critics: int = 1) -> dict[str, Any]:
-    """Return an actor and critics of a user."""
     return {
         "actor": lambda _: Actor(is_gaussian=is_gaussian),
         "critic": lambda _: Joins(critic(num_critics)),
@@ -208,8 +207,6 @@ def test_policies_of_images_elsewhere_or_that_average_gradients_learn_alone(make
 
 
 class Reaching(nn.Module):
-    """An actor with a factor that learns."""
-
     def __init__(self, _: EnvSpec) -> None:
         super().__init__()
         self.layer, self.factor = nn.Linear(3, 1), nn.Parameter(torch.ones(()))
@@ -219,8 +216,6 @@ class Reaching(nn.Module):
 
 
 class Blind(Joins):
-    """A critic that ignores the action."""
-
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         obs, action = inputs
         return super().forward(obs, torch.zeros_like(action))
@@ -245,8 +240,6 @@ def test_faults_of_modules_raise_as_they_do_alone(box_spec, parts, error):
 
 
 class DroppingCritic(Joins):
-    """A critic with random numbers."""
-
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         obs, action = inputs
         return super().forward(nn.functional.dropout(obs, 0.5, self.training), action)

@@ -47,8 +47,6 @@ class GrowingLayers(nn.Module):
 
 
 class GrowingInPlace(GrowingLayers):
-    """Layers that change themselves."""
-
     def grow(self, rng: np.random.Generator) -> nn.Module | None:
         new: Any = super().grow(rng)
         if new is not None:
@@ -57,16 +55,12 @@ class GrowingInPlace(GrowingLayers):
 
 
 class GrowingBoth(GrowingLayers):
-    """Logits and a value from one module."""
-
     def forward(self, *inputs: torch.Tensor) -> Any:
         found = super().forward(*inputs)
         return found[:, :-1], found[:, -1]
 
 
 class GrowingActor(GrowingLayers):
-    """Actions from -1 to 1."""
-
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         return torch.tanh(super().forward(*inputs))
 

@@ -55,7 +55,6 @@ def num_files(directory: Path) -> int:
 
 
 def number_of(found: Checkpoint) -> int:
-    """Return the number in all parts of a checkpoint."""
     number: int = found.meta["number"]
     assert (found.state["small"] == number).all()
     assert (found.state["large"][-1000:] == number).all()
@@ -84,7 +83,6 @@ def test_each_load_gets_one_checkpoint_whole_while_a_run_saves(
 
 
 def no_locks(fd: int, operation: int) -> None:
-    """Fail like a file system without locks."""
     raise OSError(errno.ENOLCK, "No locks available")
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,8 +16,6 @@ from ding_lite.testing.probes import Endless, OneReward
 
 
 class Slow(Endless):
-    """Takes a given time for each step."""
-
     def __init__(self, clock, durations):
         super().__init__()
         self.clock, self.durations = clock, itertools.cycle(durations)
@@ -119,7 +118,7 @@ class ArrayProgram:
 def test_an_array_program_is_chosen_where_it_is_faster(
     clock, step_s, native_s, num_envs, num_cores, mode
 ):
-    env, native = Slow(clock, [step_s]), ArrayProgram(clock, native_s)
+    env, native = Slow(clock, [step_s]), cast(Any, ArrayProgram(clock, native_s))
     chosen, why = choose_mode(env, SPEC, num_envs, num_cores=num_cores, native=native, clock=clock)
     assert chosen == mode
     if num_envs > 1:  # without the resets, of a second each

@@ -24,6 +24,10 @@ def cartpoles(num_envs=3):
     return gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="sync")
 
 
+def maker_of(envs) -> Any:
+    return envs.spec.maker
+
+
 def episodes_of(env, **how):
     """Play random actions; each episode must begin with a first observation."""
     rng = np.random.default_rng(0)
@@ -202,9 +206,9 @@ def test_a_vector_object_is_taken_once_and_found_again_by_its_id():
     with make_envs(SyncVectorEnv([cartpole] * 2)) as envs:
         assert envs.spec.env_id == "SyncVectorEnv"
         with pytest.raises(ConfigError, match="is in use, and others like it are needed"):
-            make_envs(envs.spec.maker)
+            make_envs(maker_of(envs))
     vector = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync", sutton_barto_reward=1)
-    with make_envs(vector) as envs, make_envs(envs.spec.maker, 1, mode="sync") as others:
+    with make_envs(vector) as envs, make_envs(maker_of(envs), 1, mode="sync") as others:
         assert envs.spec == others.spec
         described = {"env": "CartPole-v1", "env_args": {"sutton_barto_reward": 1}}
-        assert others.spec.maker.described() == described
+        assert maker_of(others).described() == described

@@ -3,6 +3,7 @@
 import functools
 import pickle
 import sys
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -109,7 +110,7 @@ def test_all_forms_of_a_name_are_found_and_objects_taken(folder):
 @pytest.mark.procs
 @pytest.mark.parametrize("form", ["file", "lambda"])
 def test_worker_processes_find_it_too(folder, form):
-    env = f"{folder}/corridor_file.py:Corridor"
+    env: Any = f"{folder}/corridor_file.py:Corridor"
     if form == "lambda":
         env = functools.partial(lambda cls: cls(), class_of(env))
     assert steps_to_the_end(env, mode="async")[1:] == (3, True)

@@ -1,6 +1,7 @@
 """Loading the state of `Envs` resumes exactly, or warns."""
 
 import logging
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -23,7 +24,6 @@ CASES = [
 
 
 def play(envs, steps):
-    """Act at random; return all steps."""
     seen = []
     for _ in range(steps):
         step = envs.step(envs.random_actions())
@@ -67,7 +67,8 @@ def test_the_history_has_only_the_current_episodes():
     play(envs, 2_000)
     histories = envs.state_dict()["source"]["histories"]
     assert [len(one["actions"]) for one in histories] == envs.state_dict()["lengths"].tolist()
-    assert max(map(len, envs._source._actions)) < 1_000
+    source: Any = envs._source
+    assert max(map(len, source._actions)) < 1_000
 
 
 def test_an_episode_with_too_long_a_history_begins_anew(monkeypatch, caplog):

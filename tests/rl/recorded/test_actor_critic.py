@@ -23,8 +23,6 @@ EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 
 
 class Together(nn.Module):
-    """One torso under both heads."""
-
     def __init__(self, spec, *, num_outputs=None, flat_value=True):
         super().__init__()
         num_outputs = num_outputs or spec.num_actions or spec.action_shape[0]

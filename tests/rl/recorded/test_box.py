@@ -105,8 +105,6 @@ def test_critics_of_a_list_may_be_of_several_kinds(make):
 
 
 class Encoded(Values):
-    """Has an encoder that does not learn."""
-
     def __init__(self):
         super().__init__()
         self.encoder = nn.Linear(3, 3).requires_grad_(False)
@@ -192,8 +190,6 @@ def test_actions_beyond_the_range_are_found_where_usual_observations_do_not_reac
 
 
 class Embeds(nn.Embedding):
-    """Looks up each number of an observation."""
-
     def forward(self, obs):
         return torch.tanh(super().forward(obs.long()).sum(1))
 

@@ -80,7 +80,7 @@ def test_outputs_of_other_shapes_are_refused(module, shapes, message):
 
 
 class Recurrent(nn.GRUCell):
-    def forward(self, obs, state):
+    def forward(self, obs, state):  # type: ignore[override]
         return super().forward(obs, state)
 
 
@@ -118,8 +118,6 @@ class Ungraded(nn.Linear):
 
 
 class Locked(nn.Linear):
-    """Holds what cannot be copied."""
-
     def __init__(self, *sizes):
         super().__init__(*sizes)
         self.lock = threading.Lock()

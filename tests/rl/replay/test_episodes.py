@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,6 @@ class Episodes:
 
 
 def newest(finished, capacity):
-    """Return the newest episodes that fit."""
     kept: list[tuple[int, int]] = []
     for episode, length in finished:
         kept.append((episode, min(length, capacity - 1)))
@@ -67,7 +67,6 @@ def keeping(num_envs, capacity, **settings):
 
 
 def play(episodes, envs, steps):
-    """Add steps with their states."""
     for _ in range(steps):
         step = envs.step()
         episodes.add(step, **with_state(step))
@@ -147,7 +146,8 @@ def test_a_loop_may_reuse_the_array_of_its_observations():
             n_step(step)
         obs[:], next_obs[:] = next_obs, 2.0
     assert len(episodes) == 2
-    assert n_step.flush().next_obs.tolist() == [[1.0] * 4]
+    rest: Any = n_step.flush()
+    assert rest.next_obs.tolist() == [[1.0] * 4]
 
 
 def test_reset_drops_the_episodes_under_way_of_which_none_can_be_sampled():
@@ -219,8 +219,9 @@ def test_settings_and_steps_of_other_environments_are_refused():
         ({"capacity": 10**14}, "GB of memory"),
         ({"state_size": 0}, "`state_size` is 0"),
     ):
+        how: dict[str, Any] = {"capacity": 60, "num_envs": 3, **settings}
         with pytest.raises(ConfigError, match=told):
-            EpisodeBuffer(SPEC, **{"capacity": 60, "num_envs": 3, **settings})
+            EpisodeBuffer(SPEC, **how)
     episodes, step = EpisodeBuffer(SPEC, capacity=60, num_envs=3), Episodes(2).step()
     with pytest.raises(ShapeError, match=r"`step.obs` has shape \(2, 4\); 3 environments of Cart"):
         episodes.add(step)

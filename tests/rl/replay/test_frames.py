@@ -47,7 +47,6 @@ class Screens:
         return pictures.astype(self.spec.obs_dtype)
 
     def step(self):
-        """Step all environments."""
         obs, new = self.obs, self.picture(self.num_envs)
         next_obs = np.concatenate((obs[:, new.shape[1] :], new), axis=1)
         ends = self.rng.random((2, self.num_envs)) < 0.5 / self.episode_length

@@ -153,7 +153,7 @@ def test_numba_finds_the_same_slots_as_numpy():
     for _ in range(300):
         uniforms, amounts = rng.random(37), rng.random(37).astype(np.float32)
         found = [tree.draw(uniforms) for tree in (fast, slow)]
-        np.testing.assert_array_equal(*found)
+        np.testing.assert_array_equal(found[0], found[1])
         for tree in (fast, slow):
             update(tree, found[0][0], amounts, power=0.6)
             assert tree.highest == tree.values.max()
