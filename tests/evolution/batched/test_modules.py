@@ -135,7 +135,7 @@ def test_modules_that_cannot_be_computed_together_learn_alone(spec: EnvSpec, net
         {"more": more} for more in ([1, 2], {"a": "b"}, (None,), {1: [2.0]}, True, 1, np.float32(1))
     ],
 )
-def test_equal_plain_attributes_are_one_stack_and_other_ones_another(spec, more):
+def test_equal_plain_attributes_are_one_stack_and_other_ones_another(spec, more: dict[str, Any]):
     plain_one, one, same = (
         DQN(spec, network=lambda _, more=more: Scaled(**{"scale": 0.5, **copy.deepcopy(more)}))
         for more in ({}, more, more)
