@@ -5,6 +5,7 @@ from gymnasium.spaces import Box, Discrete
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.rl import EnvSpec, make_envs
 from ding_lite.rl.envs.forms import Form
+from ding_lite.testing.probes import AsImage
 
 
 def spec(obs_space, **settings):
@@ -108,3 +109,10 @@ def test_frames_are_stacked_oldest_first_and_begin_with_the_first_one_repeated()
     assert steps[2].terminated.all()
     assert shown(steps[3].obs) == [[1, 0], [1, 0], [1, 0]]
     assert shown(steps[3].next_obs) == [[1, 0], [1, 0], [1, 1]]
+
+
+def test_probes_can_be_shown_as_images():
+    envs = make_envs("probe/LateReward-v0", 1, wrappers=[AsImage])
+    assert envs.obs.shape == (1, 1, 10, 10)
+    assert np.unique(envs.obs).tolist() == [85]
+    assert np.unique(envs.step(zeros(1)).next_obs).tolist() == [170]

@@ -168,7 +168,7 @@ def test_a_name_that_leads_nowhere_is_told(folder, env, told):
 @pytest.mark.parametrize(
     ("env", "how", "told"),
     [
-        ("corridor_file.py:Corridor", {"args": {"width": 2}}, r"{'width': 2}.*--env-arg NAME=VALU"),
+        ("corridor_file.py:Corridor", {"args": {"width": 2}}, r"{'width': 2}.*--env-arg NAME="),
         ("corridor_file.py:Corridor", {"args": ["length"]}, "`env_args` is a list"),
         (gymnasium.make_vec("CartPole-v1", 2), {"args": {"a": 3}}, r"`env_args` is .*made already"),
         ("CartPole-v1", {"wrappers": gymnasium.Wrapper}, "`wrappers` is <class .*a list of"),

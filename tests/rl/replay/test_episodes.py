@@ -150,7 +150,7 @@ def test_a_loop_may_reuse_the_array_of_its_observations():
     assert rest.next_obs.tolist() == [[1.0] * 4]
 
 
-def test_reset_drops_the_episodes_under_way_of_which_none_can_be_sampled():
+def test_reset_drops_the_episodes_under_way_which_cannot_be_sampled():
     episodes, envs = EpisodeBuffer(SPEC, capacity=60, num_envs=1), Episodes(1, ends=0.0)
     for _ in range(3):
         episodes.add(envs.step())
