@@ -183,6 +183,8 @@ def test_a_grow_that_does_something_else_is_refused(spec: EnvSpec, head: Any, to
         only("weights").check(policy)
         with pytest.raises(ConfigError, match=told):
             grow_policy(policy, 0)
+        with pytest.raises(ConfigError, match=told):
+            only("architecture").mutate(Agent(policy))
         if head is Plain:  # known before the first mutation
             with pytest.raises(ConfigError, match=told):
                 only("architecture").check(policy)

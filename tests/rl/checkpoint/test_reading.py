@@ -24,7 +24,7 @@ MIB = 2**20
 ODD: list[Any] = [
     *({"$complex": [1.0, "a"]}, {"$deque": [-1, []]}, {"$set": [{}]}, {"$device": "a:b"}),
     *({"$bytes": "0"}, {"$dtype": "torch.load"}, {"$complex": {"$tensor": "state.a"}}),
-    *("tensors-00000001.safetensors", {"$rows": {"dtype": "|O8"}}),
+    {"$rows": {"dtype": "|O8"}},
 ]
 
 
@@ -63,6 +63,21 @@ def saved(tmp_path: Path) -> Path:
     }
     save_checkpoint(tmp_path, state, meta={"env_step": 5})
     return tmp_path
+
+
+@pytest.mark.parametrize("value", ODD, ids=str)
+def test_a_value_that_cannot_be_is_refused(saved: Path, value: Any) -> None:
+    write(saved, {**body_of(saved), "state": {"x": value}})
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_checkpoint(saved)
+
+
+def test_a_file_of_tensors_without_a_header_is_refused(saved: Path) -> None:
+    body, content = body_of(saved), b"\xff" * 64
+    (saved / body["tensors_file"]).write_bytes(content)
+    write(saved, body | {"tensors_crc32": zlib.crc32(content)})
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        load_checkpoint(saved)
 
 
 def test_a_mutated_manifest_is_read_or_refused(saved: Path) -> None:
