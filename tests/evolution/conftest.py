@@ -1,7 +1,5 @@
 """Fixtures of the tests of evolution."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
@@ -11,12 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from ding_lite.evolution import Mutation, Search, integer, log_uniform
 from ding_lite.evolution.batched.stacks import Stack, make_stack
-from ding_lite.evolution.mutation import Mutation
-from ding_lite.evolution.search import Search, integer, log_uniform
-from ding_lite.rl.batch import Transitions
-from ding_lite.rl.envs.vector import make_envs
-from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl import EnvSpec, Transitions, make_envs
 from tests.rl.rollouts import draw_batch
 
 
@@ -159,6 +154,5 @@ def check_a_fault(together: Sequence[Any], alone: Sequence[Any]) -> None:
 
 
 def given(batch: Transitions, count: int) -> Transitions:
-    """Sample these transitions, like a replay."""
     assert len(batch) == count
     return batch

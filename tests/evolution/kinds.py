@@ -1,7 +1,5 @@
 """Agents of every kind of network that evolution changes, and what their networks compute."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -10,27 +8,9 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
 from ding_lite.evolution.agent import Agent, make_agent
-from ding_lite.rl import (
-    A2C,
-    DDPG,
-    DQN,
-    IMPALA,
-    PPO,
-    R2D2,
-    SAC,
-    TD3,
-    A2CConfig,
-    DDPGConfig,
-    DQNConfig,
-    IMPALAConfig,
-    PPOConfig,
-    R2D2Config,
-    SACConfig,
-    TD3Config,
-)
+from ding_lite.rl import A2C, DDPG, DQN, IMPALA, PPO, R2D2, SAC, TD3, EnvSpec
 from ding_lite.rl.networks.conv import Conv
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
-from ding_lite.rl.spec import EnvSpec
 from tests.rl.rollouts import CARTPOLE, PENDULUM, draw_obs, lesson
 
 OWN = (Conv(6, 3, 1, padding=1), Conv(8, 3, 2), Conv(8, 1, 1))
@@ -39,61 +19,51 @@ IMAGE = EnvSpec(env_id="x", obs_space=SCREEN, action_space=Discrete(3))
 PICTURE = replace(IMAGE, action_space=SPEED)
 PARTS = replace(IMAGE, obs_space=Dict(at=Discrete(3), camera=SCREEN, map=MAP, speed=SPEED))
 
-Kind = tuple[Any, EnvSpec, Any]
+SMALL: dict[str, Any] = {"hidden": (16, 8)}
+Kind = tuple[Any, EnvSpec, dict[str, Any]]
 VECTORS: dict[str, Kind] = {
-    "dqn": (DQN, CARTPOLE, DQNConfig()),
-    "dueling dqn": (DQN, CARTPOLE, DQNConfig(dueling=True)),
-    "dqn with tanh": (DQN, CARTPOLE, DQNConfig(activation="tanh")),
-    "dqn with gelu": (DQN, CARTPOLE, DQNConfig(activation="gelu")),
-    "dqn with elu": (DQN, CARTPOLE, DQNConfig(activation="elu")),
-    "dueling dqn with silu": (DQN, CARTPOLE, DQNConfig(activation="silu", dueling=True)),
-    "dqn with a norm": (DQN, CARTPOLE, DQNConfig(normalize_obs=True)),
-    "ddpg": (DDPG, PENDULUM, DDPGConfig()),
-    "td3": (TD3, PENDULUM, TD3Config()),
-    "sac": (SAC, PENDULUM, SACConfig()),
-    "sac with gelu and a norm": (SAC, PENDULUM, SACConfig(activation="gelu", normalize_obs=True)),
-    "ppo": (PPO, CARTPOLE, PPOConfig()),
-    "a2c with relu": (A2C, CARTPOLE, A2CConfig(activation="relu")),
+    "dqn": (DQN, CARTPOLE, {}),
+    "dueling dqn": (DQN, CARTPOLE, {"dueling": True}),
+    "dqn with tanh": (DQN, CARTPOLE, {"activation": "tanh"}),
+    "dqn with elu": (DQN, CARTPOLE, {"activation": "elu"}),
+    "dueling dqn with silu": (DQN, CARTPOLE, {"activation": "silu", "dueling": True}),
+    "dqn with a norm": (DQN, CARTPOLE, {"normalize_obs": True}),
+    "ddpg": (DDPG, PENDULUM, {}),
+    "td3": (TD3, PENDULUM, {}),
+    "sac": (SAC, PENDULUM, {}),
+    "sac with gelu and a norm": (SAC, PENDULUM, {"activation": "gelu", "normalize_obs": True}),
+    "ppo": (PPO, CARTPOLE, {}),
+    "a2c with relu": (A2C, CARTPOLE, {"activation": "relu"}),
 }
 IMAGES: dict[str, Kind] = {
-    "dqn of images": (DQN, IMAGE, DQNConfig(hidden=(16,), n_step=1)),
-    "dqn with own convolutions": (
-        *(DQN, IMAGE, DQNConfig(hidden=(16, 8), convs=OWN, activation="silu")),
-    ),
-    "dueling dqn of images": (DQN, IMAGE, DQNConfig(hidden=(16,), dueling=True)),
-    "dqn of parts": (DQN, PARTS, DQNConfig(hidden=(16, 8))),
-    "r2d2 of images": (R2D2, IMAGE, R2D2Config(hidden=(16, 8), memory_size=6, activation="gelu")),
-    "r2d2 of parts": (R2D2, PARTS, R2D2Config(hidden=(16,), memory="gru", convs=OWN)),
-    "ddpg of images": (DDPG, PICTURE, DDPGConfig(hidden=(16, 12, 8))),
-    "td3 of images": (TD3, PICTURE, TD3Config(hidden=(16,), activation="elu", convs=OWN)),
-    "sac of images": (SAC, PICTURE, SACConfig(hidden=(16, 8), activation="gelu")),
-    "sac of parts": (
-        *(SAC, replace(PARTS, action_space=SPEED), SACConfig(hidden=(16, 8), convs=OWN)),
-    ),
-    "ppo of images": (PPO, IMAGE, PPOConfig(hidden=(16,))),
-    "impala of parts": (IMPALA, PARTS, IMPALAConfig(hidden=(16, 8))),
+    "dqn of images": (DQN, IMAGE, {"hidden": (16,), "n_step": 1}),
+    "dqn with own convolutions": (DQN, IMAGE, {**SMALL, "convs": OWN, "activation": "silu"}),
+    "dueling dqn of images": (DQN, IMAGE, {"hidden": (16,), "dueling": True}),
+    "dqn of parts": (DQN, PARTS, SMALL),
+    "r2d2 of images": (R2D2, IMAGE, {**SMALL, "memory_size": 6, "activation": "gelu"}),
+    "r2d2 of parts": (R2D2, PARTS, {"hidden": (16,), "memory": "gru", "convs": OWN}),
+    "ddpg of images": (DDPG, PICTURE, {"hidden": (16, 12, 8)}),
+    "td3 of images": (TD3, PICTURE, {"hidden": (16,), "activation": "elu", "convs": OWN}),
+    "sac of parts": (SAC, replace(PARTS, action_space=SPEED), {**SMALL, "convs": OWN}),
+    "ppo of images": (PPO, IMAGE, {"hidden": (16,)}),
+    "impala of parts": (IMPALA, PARTS, SMALL),
 }
 LSTM: dict[str, Any] = {"memory": "lstm", "hidden": (12, 9), "memory_size": 10}
 GRU: dict[str, Any] = {"memory": "gru", "hidden": (12,), "memory_size": 10}
 MEMORIES: dict[str, Kind] = {
-    "ppo, lstm": (PPO, CARTPOLE, PPOConfig(**LSTM)),
-    "ppo, gru of a box": (PPO, PENDULUM, PPOConfig(**GRU)),
-    "a2c, lstm of images": (A2C, IMAGE, A2CConfig(**LSTM)),
-    "impala, gru of images": (IMPALA, IMAGE, IMPALAConfig(**GRU)),
-    "ppo, lstm of parts": (PPO, PARTS, PPOConfig(**LSTM)),
+    "ppo, lstm": (PPO, CARTPOLE, LSTM),
+    "ppo, gru of a box": (PPO, PENDULUM, GRU),
+    "impala, gru of images": (IMPALA, IMAGE, GRU),
+    "ppo, lstm of parts": (PPO, PARTS, LSTM),
 }
-STORED: dict[str, Kind] = {
-    "r2d2, lstm": (R2D2, CARTPOLE, R2D2Config(**LSTM)),
-    "r2d2, gru": (R2D2, CARTPOLE, R2D2Config(**GRU)),
-}
-"""With memory of which a replay stores the states."""
+# With memory of which a replay stores the states:
+STORED: dict[str, Kind] = {"r2d2, lstm": (R2D2, CARTPOLE, LSTM), "r2d2, gru": (R2D2, CARTPOLE, GRU)}
 KINDS = VECTORS | IMAGES | MEMORIES | STORED
 
 
 def learned(kind: str, *, updates: int = 2, optimizer: Any = None, **settings: Any) -> Agent:
-    """Make an agent that has learned a little, so that its optimiser has moments."""
     policy, spec, config = KINDS[kind]
-    agent = make_agent(policy(spec, replace(config, **settings), optimizer=optimizer))
+    agent = make_agent(policy(spec, {**config, **settings}, optimizer=optimizer))
     for seed in range(updates):
         agent.learn(lesson(agent.policy, seed))
     return agent
@@ -129,7 +99,6 @@ def computes(agent: Agent) -> list[Any]:
 
 
 def _over_a_sequence(policy: Any, rng: np.random.Generator) -> list[Any]:
-    """Return the outputs of actor and critic over a sequence with states that are carried on."""
     state, found = torch.zeros(6, policy.state_size), []
     for _ in range(8):
         seen = policy.spec.unpack(torch.from_numpy(draw_obs(rng, policy.spec, (6,))))

@@ -1,7 +1,5 @@
 """Search spaces: drawing and mutating values, and invalid searches."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any
@@ -11,11 +9,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ding_lite.errors import ConfigError
-from ding_lite.evolution.search import Search, choice, integer, log_uniform, uniform
-from ding_lite.rl.policies.dqn import DQNConfig
-from ding_lite.rl.policies.impala import IMPALAConfig
-from ding_lite.rl.policies.ppo import PPOConfig
-from ding_lite.rl.policies.sac import SACConfig
+from ding_lite.evolution import Search, choice, integer, log_uniform, uniform
+from ding_lite.rl import DQNConfig, IMPALAConfig, PPOConfig, SACConfig
 
 
 @settings(max_examples=50, deadline=None)
@@ -120,9 +115,7 @@ DQN, SAC, PPO = DQNConfig(), SACConfig(), PPOConfig()
         (PPO, Search(memory_size=integer(8, 64)), "different memories have nothing to inherit"),
     ],
 )
-def test_what_a_policy_lacks_or_cannot_change_is_not_searched(
-    config: Any, search: Search, said: str
-) -> None:
+def test_what_a_policy_lacks_or_cannot_change_is_not_searched(config, search, said):
     with pytest.raises(ConfigError) as caught:
         search.check(config)
     assert said in str(caught.value)

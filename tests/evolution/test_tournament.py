@@ -1,19 +1,13 @@
 """Tournaments: the elite, parents and their places, and fitness."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
-from ding_lite.evolution.agent import Agent
-from ding_lite.evolution.mutation import Mutation
-from ding_lite.evolution.population import Population
-from ding_lite.evolution.tournament import Tournament
-from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.rl.spec import EnvSpec
+from ding_lite.evolution import Agent, Mutation, Population, Tournament
+from ding_lite.rl import DQN, DQNConfig, EnvSpec
 
 
 def agents_with(spec: EnvSpec, *evaluations: tuple[float, ...]) -> list[Agent]:
@@ -25,65 +19,42 @@ def agents_with(spec: EnvSpec, *evaluations: tuple[float, ...]) -> list[Agent]:
     return agents
 
 
-def test_the_elite_is_the_best_and_keeps_its_place(spec: EnvSpec) -> None:
+def test_the_elite_keeps_its_place_and_without_elitism_it_may_be_lost(spec: EnvSpec) -> None:
     agents = agents_with(spec, (1.0,), (2.0,), (9.0,), (3.0,))
+    survived = set()
     for seed in range(20):
         selection = Tournament(size=1, seed=seed).select(agents)
         assert selection.elite == 2
         assert selection.parents[2] == 2
+        without = Tournament(size=1, elitism=False, seed=seed).select(agents)
+        assert without.elite is None
+        survived.add(2 in without.parents)
+    assert survived == {True, False}
 
 
-def test_without_elitism_the_best_may_be_lost(spec: EnvSpec) -> None:
-    agents = agents_with(spec, (1.0,), (2.0,), (9.0,), (3.0,))
-    survived = [
-        2 in Tournament(size=1, elitism=False, seed=seed).select(agents).parents
-        for seed in range(40)
-    ]
-    assert Tournament(elitism=False).select(agents).elite is None
-    assert 0 < sum(survived) < 40
-
-
-def test_larger_tournaments_favour_the_fittest(spec: EnvSpec) -> None:
+def test_larger_tournaments_favour_the_fittest_and_parents_keep_their_places(spec: EnvSpec) -> None:
     agents = agents_with(spec, *((float(value),) for value in range(6)))
-    whole = Tournament(size=6).select(agents)
-    assert whole.parents == (5, 5, 5, 5, 5, 5)
-    small = [parent for s in range(50) for parent in Tournament(seed=s).select(agents).parents]
-    assert 3.0 < sum(small) / len(small) < 4.6
-
-
-def test_a_parent_keeps_its_own_place(spec: EnvSpec) -> None:
-    agents = agents_with(spec, *((float(value),) for value in range(6)))
-    for seed in range(30):
-        parents = Tournament(seed=seed).select(agents).parents
-        assert all(parents[parent] == parent for parent in parents)
+    assert Tournament(size=6).select(agents).parents == (5, 5, 5, 5, 5, 5)
+    small = [Tournament(seed=seed).select(agents).parents for seed in range(50)]
+    assert 3.0 < sum(map(sum, small)) / 300 < 4.6
+    assert all(parents[parent] == parent for parents in small for parent in parents)
 
 
 def test_fitness_is_the_mean_of_the_last_evaluations(spec: EnvSpec) -> None:
     agents = agents_with(spec, (0.0, 0.0, 90.0), (50.0, 60.0, 50.0), (200.0, 0.0, 0.0))
-    assert Tournament(window=1).select(agents).elite == 0
-    assert Tournament(window=2).select(agents).elite == 1
-    assert Tournament(window=3).select(agents).elite == 2
-    assert Tournament(window=100).select(agents).elite == 2
+    elites = [Tournament(window=window).select(agents).elite for window in (1, 2, 3, 100)]
+    assert elites == [0, 1, 2, 2]
 
 
-def test_a_broken_agent_never_wins(spec: EnvSpec) -> None:
-    agents = agents_with(spec, (1.0,), (2.0,), (3.0,))
-    for broken in ([2], [1, 2]):  # two may not meet either
-        for place in broken:
-            agents[place].fault = "its numbers are no longer finite"
-        for seed in range(10):
-            parents = Tournament(size=2, seed=seed).select(agents).parents
-            assert set(broken).isdisjoint(parents)
-
-
-def test_an_agent_with_a_fitness_of_nan_never_wins(spec: EnvSpec) -> None:
-    agents = agents_with(spec, (1.0,), (math.nan,), (3.0,), (9.0, math.nan))
-    population = Population(agents)
-    for seed in range(10):
+def test_agents_that_are_broken_or_have_a_fitness_of_nan_never_win(spec: EnvSpec) -> None:
+    agents = agents_with(spec, (1.0,), (math.nan,), (3.0,), (9.0, math.nan), (4.0,), (5.0,))
+    for place in (4, 5):  # two may not meet either
+        agents[place].fault = "its numbers are no longer finite"
+    for seed in range(20):
         selection = Tournament(size=3, window=2, seed=seed).select(agents)
         assert selection.elite == 2
-        assert {1, 3}.isdisjoint(selection.parents)
-    assert population.best is agents[2]
+        assert {1, 3, 4, 5}.isdisjoint(selection.parents)
+    assert Population(agents).best is agents[2]
 
 
 def test_the_same_seed_selects_the_same_and_a_saved_one_goes_on(spec: EnvSpec) -> None:

@@ -1,7 +1,5 @@
 """Modules of one architecture are computed together, and modules of another one are not."""
 
-from __future__ import annotations
-
 import copy
 from functools import partial
 from typing import Any
@@ -14,10 +12,7 @@ from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 
 from ding_lite.evolution.batched.stacks import stack_key
-from ding_lite.rl.envs.vector import make_envs
-from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.rl.policies.ppo import PPO, PPOConfig
-from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl import DQN, PPO, DQNConfig, EnvSpec, PPOConfig, make_envs
 from tests.evolution.conftest import check_updates
 
 
@@ -57,15 +52,11 @@ def test_convolutions_take_turns_but_not_those_before_a_memory() -> None:
 
 
 class Centered(nn.Module):
-    """Has outputs that depend on the other rows of a batch."""
-
     def forward(self, values):
         return values - values.mean(0)
 
 
 class Branches(nn.Module):
-    """Branches on a value, which vmap cannot."""
-
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(4, 2)
@@ -82,8 +73,6 @@ def frozen(spec: EnvSpec) -> nn.Module:
 
 
 class Scaled(nn.Module):
-    """A module with plain attributes, drawn or given."""
-
     def __init__(self, scale: float, act: Any = functional.relu, more: Any = None) -> None:
         super().__init__()
         self.scale, self.act, self.more = scale, act, more
@@ -95,8 +84,6 @@ class Scaled(nn.Module):
 
 
 class Counts(Scaled):
-    """A module that changes an attribute when it computes."""
-
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         self.scale *= 0.99
         return super().forward(obs)
@@ -148,9 +135,7 @@ def test_modules_that_cannot_be_computed_together_learn_alone(spec: EnvSpec, net
         {"more": more} for more in ([1, 2], {"a": "b"}, (None,), {1: [2.0]}, True, 1, np.float32(1))
     ],
 )
-def test_equal_plain_attributes_are_one_stack_and_other_ones_another(
-    spec: EnvSpec, more: dict[str, Any]
-) -> None:
+def test_equal_plain_attributes_are_one_stack_and_other_ones_another(spec, more: dict[str, Any]):
     plain_one, one, same = (
         DQN(spec, network=lambda _, more=more: Scaled(**{"scale": 0.5, **copy.deepcopy(more)}))
         for more in ({}, more, more)

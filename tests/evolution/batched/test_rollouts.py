@@ -1,7 +1,5 @@
 """Batched A2C, PPO and IMPALA: each policy ends as it would have ended alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -55,26 +53,25 @@ class Remembers(nn.Module):
         return both[:, 1:], both[:, 0], torch.cat((h, mean), dim=1)
 
 
-def own(num_inputs: int, num_outputs: int, norm: nn.Module) -> nn.Module:
+def own(spec: EnvSpec, num_outputs: int, norm: nn.Module) -> nn.Module:
     """Make a network of a user: action parameters and values on one torso."""
-    layers = nn.Linear(num_inputs, 16), norm, nn.Tanh(), nn.Linear(16, num_outputs + 1)
+    layers = nn.Linear(spec.obs_shape[0], 16), norm, nn.Tanh(), nn.Linear(16, num_outputs + 1)
     return Splits(nn.Sequential(*layers))
 
 
 def own_network(spec: EnvSpec) -> nn.Module:
-    return own(spec.obs_shape[0], spec.num_actions or spec.action_shape[0], nn.LayerNorm(16))
+    return own(spec, spec.num_actions or 1, nn.LayerNorm(16))
 
 
 def own_with_spread(spec: EnvSpec) -> nn.Module:
-    return own(spec.obs_shape[0], 2 * spec.action_shape[0], nn.LayerNorm(16))
+    return own(spec, 2, nn.LayerNorm(16))
 
 
 FORMS: dict[str, dict[str, Any]] = {
     "mlp": {"hidden": (16, 8)},
     "normalised": {"normalize_obs": True, "hidden": (16, 8)},
     "lstm": {"memory": "lstm", "memory_size": 7, "hidden": (12, 9)},
-    "gru": {"memory": "gru", "memory_size": 7, "hidden": (12,), "activation": "relu"},
-    "gru, normalised": {"memory": "gru", "memory_size": 5, "normalize_obs": True},
+    "gru, normalised": {"memory": "gru", "memory_size": 5, "hidden": (9,), "normalize_obs": True},
 }
 OWN: dict[str, dict[str, Any]] = {
     "own": {"network": own_network},
@@ -127,40 +124,36 @@ def check(together: Sequence[Any], alone: Sequence[Any], *, times: int = 4) -> R
 
 
 # PPO asks for values before its updates, the others with them; each meets memory and the norm.
+# PPO asks for values before its updates, the others with them; each meets memory and the norm.
 @pytest.mark.parametrize(
     ("name", "form", "of"),
     [
-        *product(KINDS, ("mlp", "own"), ("discrete", "box")),
-        *((name, "own with spread", "box") for name in KINDS),
-        ("a2c", "lstm", "discrete"),
-        ("a2c", "normalised", "discrete"),
-        ("a2c", "own with memory", "discrete"),
+        *product(KINDS, ("mlp",), ("discrete", "box")),
+        ("a2c", "own", "discrete"),
+        ("ppo", "own", "box"),
+        ("impala", "own", "discrete"),
+        ("impala", "own with spread", "box"),
         ("ppo", "apart", "discrete"),
-        ("ppo", "lstm", "discrete"),
-        ("ppo", "gru", "box"),
+        ("a2c", "normalised", "discrete"),
         ("ppo", "normalised", "box"),
-        ("ppo", "gru, normalised", "discrete"),
-        ("ppo", "own with memory", "discrete"),
-        ("impala", "gru", "discrete"),
+        ("a2c", "lstm", "discrete"),
+        ("ppo", "gru, normalised", "box"),
         ("impala", "gru, normalised", "discrete"),
+        ("ppo", "own with memory", "discrete"),
         ("impala", "own with memory", "box"),
     ],
 )
-def test_batched_learning_is_that_of_each_policy_alone(
-    spec: EnvSpec, box_spec: EnvSpec, name: str, form: str, of: str
-) -> None:
+def test_batched_learning_is_that_of_each_policy_alone(spec, box_spec, name, form, of):
     its = spec if of == "discrete" else box_spec
     together, alone = policies(its, name, form), policies(its, name, form)
-    stack = check(together, alone, times=2 if together[0].state_size else 4)
+    stack = check(together, alone, times=2 if together[0].state_size else 3)
     if form in ("mlp", "normalised"):
         check_acting(stack, together, alone)
     else:
         assert stack.hold(together) is None  # modules act alone
 
 
-def test_a_policy_with_a_loss_that_is_not_finite_leaves_the_others_as_they_were(
-    spec: EnvSpec,
-) -> None:
+def test_a_loss_that_is_not_finite_leaves_the_other_policies_as_they_were(spec: EnvSpec) -> None:
     together, alone = policies(spec, "ppo"), policies(spec, "ppo")
     rollouts = rollouts_of(spec, 4)
     rollouts[1][0].reward[:] = np.nan
@@ -177,7 +170,7 @@ def test_a_policy_with_a_loss_that_is_not_finite_leaves_the_others_as_they_were(
 @pytest.mark.parametrize(
     "alone",
     [
-        lambda spec: PPO(spec, network=lambda _: own(4, 2, nn.Dropout(0.5))),
+        lambda spec: PPO(spec, network=lambda _: own(spec, 2, nn.Dropout(0.5))),
         lambda spec: PPO(spec, optimizer=torch.optim.RMSprop),
         lambda spec: IMPALA(spec, IMPALAConfig(batch_size=8)),
     ],
@@ -187,22 +180,11 @@ def test_what_no_stack_computes_learns_alone(spec: EnvSpec, alone: Any) -> None:
     assert stack_key(alone(spec)) is None
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [
-        {},
-        {"network": own_network},
-        {"config": {"memory": "gru", "memory_size": 8, "hidden": (8,), "batch_size": 32}},
-        {"config": {"normalize_obs": True}},
-    ],
-    ids=["built-in", "of a user", "memory", "normalised"],
-)
-def test_a_population_learns_from_its_rollouts_as_its_agents_do_alone(
-    parts: dict[str, Any],
-) -> None:
+def test_a_population_learns_from_its_rollouts_as_its_agents_do_alone() -> None:
     def trained(*, at_once: bool) -> tuple[list[Any], int]:
+        config = {"memory": "gru", "memory_size": 8, "hidden": (8,), "batch_size": 32}
         with make_envs("CartPole-v1", 4, seed=0, mode="sync") as envs, Task() as task:
-            population = Population.of(PPO, envs.spec, size=3, seed=1, **parts)
+            population = Population.of(PPO, envs.spec, size=3, seed=1, config=config)
 
             def learn(agent: Any) -> list[Any]:
                 train = mw.train(agent)

@@ -1,7 +1,5 @@
 """Broken and hostile checkpoints are refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -19,35 +17,33 @@ import torch
 from ding_lite.errors import CheckpointError
 from ding_lite.io.dtypes import DTYPES
 from ding_lite.rl.checkpoint.save_load import MANIFEST, load_checkpoint, save_checkpoint
+from tests.fuzz.mutation import NASTY, as_json, changed
 
 NUM_MUTANTS = int(os.environ.get("FUZZ_MUTANTS", "40000")) // 200
 MIB = 2**20
-NASTY: list[Any] = [
-    *(None, True, False, 0, 1, -1, 2**31, 2**62, 2**63, 2**64, -(2**63), 1.5, -0.0, 1e308),
-    *("", "a", "|O8", "|O", "<M8[s]", "|V16", "<f4,<f4", "<U9", ">f8", "state.a", "x" * 300),
-    *("..", "/etc/passwd", "../rows.bin", "tensors-00000001.safetensors", MANIFEST, "a\0b"),
-    *([], [[]], [0], [-1], [2**40], [2**63, 2], [1] * 70, {}, {"a": 1}, {"$tensor": 5}),
+ODD: list[Any] = [
     *({"$complex": [1.0, "a"]}, {"$deque": [-1, []]}, {"$set": [{}]}, {"$device": "a:b"}),
     *({"$bytes": "0"}, {"$dtype": "torch.load"}, {"$complex": {"$tensor": "state.a"}}),
-    *({"$array": "state.no"}, {"$tuple": 5}, {"$rows": {}}, {"$rows": {"dtype": "|O8"}}),
+    {"$rows": {"dtype": "|O8"}},
 ]
 
 
 def write(folder: Path, body: Any) -> None:
     """Write a manifest with a valid checksum."""
-    encoded = json.dumps(body).encode()
-    whole = b'{"format_version":2,"body_crc32":%d,"body":%s}' % (zlib.crc32(encoded), encoded)
+    put_manifest(folder, as_json(body))
+
+
+def put_manifest(folder: Path, body: bytes) -> None:
+    whole = b'{"format_version":2,"body_crc32":%d,"body":%s}' % (zlib.crc32(body), body)
     (folder / MANIFEST).write_bytes(whole)
 
 
-def test_a_manifest_that_would_fill_the_memory_is_refused(
-    saved: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(saved, {**body_of(saved), "state": [[]] * 1_000_000})
-    monkeypatch.setattr("ding_lite.io.memory.available_bytes", lambda: 400 * MIB)
-    assert len(load_checkpoint(saved).state) == 1_000_000
-    monkeypatch.setattr("ding_lite.io.memory.available_bytes", lambda: 100 * MIB)
-    with pytest.raises(CheckpointError, match="at most 2,184,533 are read"):
+def test_a_manifest_that_would_fill_the_memory_is_refused(saved, monkeypatch):
+    write(saved, {**body_of(saved), "state": [[]] * 100_000})
+    monkeypatch.setattr("ding_lite.io.memory.available_bytes", lambda: 40 * MIB)
+    assert len(load_checkpoint(saved).state) == 100_000
+    monkeypatch.setattr("ding_lite.io.memory.available_bytes", lambda: 10 * MIB)
+    with pytest.raises(CheckpointError, match="at most 218,453 are read"):
         load_checkpoint(saved)
 
 
@@ -69,24 +65,19 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def mutate(rng: random.Random, value: Any) -> Any:
-    """Replace a random value in a tree."""
-    if rng.random() < 0.3 or not isinstance(value, dict | list) or not value:
-        return rng.choice(NASTY)
-    copy = value.copy()
-    key = rng.choice([*copy]) if isinstance(copy, dict) else rng.randrange(len(copy))
-    match rng.randrange(8):
-        case 0:
-            del copy[key]
-        case 1 if isinstance(copy, dict):
-            copy[rng.choice(["$rows", "$tensor", "$tuple", "$complex", "$set", "zz"])] = rng.choice(
-                NASTY
-            )
-        case 2 if isinstance(copy, list):
-            copy.insert(key, rng.choice(NASTY))
-        case _:
-            copy[key] = mutate(rng, copy[key])
-    return copy
+@pytest.mark.parametrize("value", ODD, ids=str)
+def test_a_value_that_cannot_be_is_refused(saved: Path, value: Any) -> None:
+    write(saved, {**body_of(saved), "state": {"x": value}})
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_checkpoint(saved)
+
+
+def test_a_file_of_tensors_without_a_header_is_refused(saved: Path) -> None:
+    body, content = body_of(saved), b"\xff" * 64
+    (saved / body["tensors_file"]).write_bytes(content)
+    write(saved, body | {"tensors_crc32": zlib.crc32(content)})
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        load_checkpoint(saved)
 
 
 def test_a_mutated_manifest_is_read_or_refused(saved: Path) -> None:
@@ -94,7 +85,7 @@ def test_a_mutated_manifest_is_read_or_refused(saved: Path) -> None:
     tracemalloc.start()
     try:
         for seed in range(NUM_MUTANTS):
-            write(saved, mutate(random.Random(seed), body))
+            write(saved, changed(random.Random(seed), body, [*NASTY, *ODD], ["$complex", "$set"]))
             try:
                 load_checkpoint(saved)
             except CheckpointError:
@@ -105,30 +96,6 @@ def test_a_mutated_manifest_is_read_or_refused(saved: Path) -> None:
     finally:
         tracemalloc.stop()
     assert NUM_MUTANTS // 4 < refused < NUM_MUTANTS
-
-
-def test_mutated_tensors_are_read_or_refused(saved: Path) -> None:
-    body = body_of(saved)
-    file = saved / body["tensors_file"]
-    whole, refused = file.read_bytes(), 0
-    header_bytes = struct.unpack_from("<Q", whole)[0]
-    for seed in range(NUM_MUTANTS):
-        rng = random.Random(seed)
-        content = bytearray(whole)
-        for _ in range(rng.randrange(1, 4)):
-            at = rng.randrange(8 + header_bytes if rng.random() < 0.9 else len(content))
-            content[at] = rng.choice([0, 255, rng.randrange(256), *b'0123456789"[]{},:-FIUB'])
-        if rng.random() < 0.1:
-            del content[rng.randrange(len(content)) :]
-        file.write_bytes(content)
-        write(saved, body | {"tensors_crc32": zlib.crc32(content)})
-        try:
-            load_checkpoint(saved)
-        except CheckpointError:
-            refused += 1
-        except Exception as error:
-            raise AssertionError(f"seed {seed}") from error
-    assert NUM_MUTANTS // 4 < refused <= NUM_MUTANTS
 
 
 def test_a_dtype_that_is_not_of_numbers_is_refused_before_numpy_sees_it(saved: Path) -> None:
@@ -167,31 +134,25 @@ def test_dtypes_that_can_be_saved_are_those_of_the_list(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../rows.bin", "/etc/passwd", "rows-1.bin", ".", "", MANIFEST])
 def test_a_manifest_names_no_files_elsewhere(saved: Path, name: str) -> None:
     body = body_of(saved)
-    write(saved, body | {"tensors_file": name})
-    with pytest.raises(CheckpointError, match="damaged"):
-        load_checkpoint(saved)
-    body["state"]["large"]["$rows"]["files"] = [name]
-    write(saved, body)
-    with pytest.raises(CheckpointError, match="damaged"):
-        load_checkpoint(saved)
+    rows = {**body["state"]["large"]["$rows"], "files": [name]}
+    for wrong in ({"tensors_file": name}, {"state": {"large": {"$rows": rows}}}):
+        write(saved, body | wrong)
+        with pytest.raises(CheckpointError, match="damaged"):
+            load_checkpoint(saved)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "directory", "device", "loop"])
 @pytest.mark.parametrize("which", ["manifest", "tensors", "rows"])
 def test_a_path_that_is_no_file_is_refused(saved: Path, kind: str, which: str) -> None:
-    body = body_of(saved)
-    rows = saved / body["state"]["large"]["$rows"]["files"][0]
-    file = {"manifest": saved / MANIFEST, "tensors": saved / body["tensors_file"], "rows": rows}
-    file[which].unlink()
+    [file] = [*saved.glob(f"{which}*")][:1]
+    file.unlink()
     match kind:
         case "pipe":
-            os.mkfifo(file[which])
+            os.mkfifo(file)
         case "directory":
-            file[which].mkdir()
-        case "device":
-            file[which].symlink_to("/dev/zero")
+            file.mkdir()
         case _:
-            file[which].symlink_to(file[which].name)
+            file.symlink_to("/dev/zero" if kind == "device" else file.name)
     with pytest.raises(CheckpointError):
         load_checkpoint(saved)
 
@@ -200,10 +161,8 @@ def test_a_deep_manifest_is_refused(saved: Path) -> None:
     (saved / MANIFEST).write_bytes(b"[" * 200_000)
     with pytest.raises(CheckpointError, match="damaged"):
         load_checkpoint(saved)
-    body = b'{"state":' + b"[" * 50_000 + b"]" * 50_000 + b',"meta":{},"tensors_file":"",'
-    body += b'"tensors_crc32":0}'
-    whole = b'{"format_version":2,"body_crc32":%d,"body":%s}' % (zlib.crc32(body), body)
-    (saved / MANIFEST).write_bytes(whole)
+    deep = b"[" * 50_000 + b"]" * 50_000
+    put_manifest(saved, b'{"state":%s,"meta":{},"tensors_file":"","tensors_crc32":0}' % deep)
     with pytest.raises(CheckpointError, match="damaged"):
         load_checkpoint(saved)
 
@@ -217,9 +176,7 @@ def test_a_bool_array_of_other_bytes_is_refused(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["I64", "BF16", "BOOL"])
-def test_a_tensor_that_is_no_array_is_refused_where_an_array_was_saved(
-    tmp_path: Path, dtype: str
-) -> None:
+def test_a_tensor_that_is_no_array_is_refused_where_an_array_was_saved(tmp_path, dtype):
     save_checkpoint(tmp_path, {"a": np.arange(3)})
     body = body_of(tmp_path)
     shape = {"I64": [1] * 70 + [3], "BF16": [12], "BOOL": [1] * 70 + [24]}[dtype]

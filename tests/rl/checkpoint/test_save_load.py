@@ -1,10 +1,8 @@
 import ctypes
 import gc
-import json
+import itertools
 import os
-import zlib
 from collections import deque
-from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from ding_lite.errors import CheckpointError
 from ding_lite.rl import load_checkpoint, save_checkpoint
 from ding_lite.rl.checkpoint import save_load
 from ding_lite.rl.checkpoint.reading import MAX_DEPTH
+from tests.rl.checkpoint.test_reading import body_of, write
 
 plain = (
     st.none()
@@ -75,32 +74,20 @@ def test_a_loaded_state_equals_the_saved_one(tmp_path, tree):
     assert checkpoint.meta == {"env_step": 3}
 
 
-def test_views_of_one_tensor_are_saved_apart(tmp_path):
+def test_views_of_one_tensor_are_saved_apart_and_half_precision_as_it_is(tmp_path):
     flat = torch.arange(6.0)
-    save_checkpoint(tmp_path, {"all": flat, "part": flat[2:4], "turned": flat.view(2, 3).T})
+    views = {"part": flat[2:4], "turned": flat.view(2, 3).T}
+    save_checkpoint(tmp_path, {"all": flat, **views, "half": flat.bfloat16(), "n": np.float32(0.5)})
     state = load_checkpoint(tmp_path).state
     assert state["part"].tolist() == [2.0, 3.0]
     assert state["turned"].tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
-
-
-def test_half_precision_is_saved_as_half_precision(tmp_path):
-    save_checkpoint(tmp_path, [torch.ones(2, dtype=torch.bfloat16), np.float32(0.5)])
-    tensor, number = load_checkpoint(tmp_path).state
-    assert tensor.dtype == torch.bfloat16
-    assert number.dtype == np.float32
+    assert (state["half"].dtype, state["n"].dtype) == (torch.bfloat16, np.float32)
 
 
 @pytest.mark.parametrize("num_rows", [3, 600_000], ids=["small", "two files more"])
 @pytest.mark.parametrize(
     ("failing", "call"),
-    [
-        ("new_beside", 1),
-        ("new_beside", 2),
-        ("fsync", 1),
-        ("fsync", 3),
-        ("replace", 1),
-        ("replace", 2),
-    ],
+    [*itertools.product(["new_beside", "replace"], [1, 2]), ("fsync", 1), ("fsync", 3)],
 )
 def test_the_old_checkpoint_survives_a_failure_at_any_moment(
     tmp_path, monkeypatch, failing, call, num_rows
@@ -109,13 +96,10 @@ def test_the_old_checkpoint_survives_a_failure_at_any_moment(
     save_checkpoint(tmp_path, {"x": old}, meta={"which": "old"})
     num_files = len(list(tmp_path.iterdir()))
     owner: Any = {"fsync": os, "replace": Path, "new_beside": save_load}[failing]
-    real = getattr(owner, failing)
-    calls = 0
+    real, calls = getattr(owner, failing), itertools.count(1)
 
     def fail_once(*args, **kwargs):
-        nonlocal calls
-        calls += 1
-        if calls == call:
+        if next(calls) == call:
             raise OSError(28, "No space left on device")
         return real(*args, **kwargs)
 
@@ -164,41 +148,38 @@ def test_every_damaged_byte_is_detected(tmp_path):
 
 
 def large():
-    return np.random.default_rng(0).random((300_000, 3), dtype=np.float32)  # 3.6 MB
+    return np.random.default_rng(0).random((700_000, 3), dtype=np.float32)  # 8.4 MB
 
 
 @pytest.mark.parametrize(
-    "array",
+    "change",
     [
-        large(),
-        large()[::2],
-        large().T,
-        np.arange(200_000).astype(">i8"),
-        np.ones((2, 1 << 20), dtype=np.bool_),
-        np.asfortranarray(large()),
+        lambda array: array,
+        lambda array: array[::2],
+        lambda array: array.T,
+        lambda array: array.astype(">f8"),
+        lambda array: array.reshape(2, -1) > 0.5,
+        np.asfortranarray,
     ],
     ids=["plain", "every second row", "turned", "big-endian", "long rows", "column by column"],
 )
-def test_a_large_array_is_loaded_unchanged(tmp_path, array):
+def test_a_large_array_is_loaded_unchanged(tmp_path, change):
+    array = change(large())
     save_checkpoint(tmp_path, {"replay": [array]})
     found = load_checkpoint(tmp_path).state["replay"][0]
     assert found.dtype == array.dtype
     np.testing.assert_array_equal(found, array)
 
 
-def rows_of(directory):
-    return {p.name: p.stat().st_ino for p in directory.glob("rows-*")}
-
-
 def test_only_changed_parts_of_a_large_array_are_written(tmp_path):
-    array = np.random.default_rng(0).random((2_000_000,))  # 16 MB
-    save_checkpoint(tmp_path, {"replay": array})
-    before = rows_of(tmp_path)
-    array[5:10] += 1.0
-    save_checkpoint(tmp_path, {"replay": array})
-    after = rows_of(tmp_path)
-    assert len(before) == len(after) >= 3
-    assert len(before.items() & after.items()) == len(before) - 1
+    found, array = [], large().ravel()
+    for _ in range(2):
+        array[5:10] += 1.0
+        save_checkpoint(tmp_path, {"replay": array})
+        found.append({(path.name, path.stat().st_ino) for path in tmp_path.glob("rows-*")})
+    before, after = found
+    assert len(before) == len(after) >= 2
+    assert len(before & after) == len(before) - 1
     np.testing.assert_array_equal(load_checkpoint(tmp_path).state["replay"], array)
 
 
@@ -225,17 +206,13 @@ def test_keys_that_are_not_selected_are_not_read(tmp_path):
     assert found.meta == {"n": 1}
 
 
-def test_a_missing_checkpoint_is_named(tmp_path):
+def test_a_missing_checkpoint_and_another_version_are_named(tmp_path):
     with pytest.raises(CheckpointError, match=r"no checkpoint in .*nowhere.*manifest.json"):
         load_checkpoint(tmp_path / "nowhere")
-    save_checkpoint(tmp_path, {"x": torch.ones(1)})
+    manifest = save_checkpoint(tmp_path, {"x": torch.ones(1)})
     next(tmp_path.glob("*.safetensors")).unlink()
     with pytest.raises(CheckpointError, match=r"no checkpoint in .*safetensors is missing"):
         load_checkpoint(tmp_path)
-
-
-def test_another_version_is_named(tmp_path):
-    manifest = save_checkpoint(tmp_path, {"x": 1})
     text = manifest.read_text().replace('"format_version":2', '"format_version":7')
     manifest.write_text(text)
     with pytest.raises(CheckpointError, match=r"has format 7; .* reads format 2"):
@@ -251,6 +228,8 @@ def test_another_version_is_named(tmp_path):
         ({"x": torch.zeros(2, device="meta")}, "`state.x` is a tensor of torch.float32 without"),
         ({"x": {(print,)}}, "`state.x` has the key"),
         ({"x": torch.eye(2).to_sparse()}, "`state.x` is a tensor of torch.float32 and torch.spar"),
+        ({"x": "\ud800"}, "UTF-8 cannot hold"),
+        ({"\ud800": 1}, "UTF-8 cannot hold"),
     ],
 )
 def test_a_value_that_cannot_be_saved_is_named(tmp_path, state, message):
@@ -285,9 +264,7 @@ def test_values_beside_numbers_and_texts_come_back_equal(tmp_path: Path, value: 
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
-def test_complex_tensors_and_arrays_come_back_as_they_were(
-    tmp_path: Path, dtype: torch.dtype
-) -> None:
+def test_complex_tensors_and_arrays_come_back_as_they_were(tmp_path, dtype):
     tensor = torch.randn(3, 2, dtype=dtype)
     state = {
         **{"tensor": tensor, "conjugate": tensor.conj().t(), "number": tensor[0, 0]},
@@ -308,20 +285,24 @@ def test_keys_of_numpy_come_back_as_equal_numbers(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path).state == {3: 1, True: 2, "a": 3}
 
 
+def test_keys_that_join_to_the_same_path_are_kept_apart(tmp_path: Path) -> None:
+    state = {"a": {"b": torch.zeros(2)}, "a.b": torch.ones(2)}
+    save_checkpoint(tmp_path, state)
+    assert_same(load_checkpoint(tmp_path).state, state)
+
+
 def test_the_states_of_pytorch_and_numpy_come_back_as_they_were(tmp_path: Path) -> None:
     parameters = [torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.zeros(()))]
     adam = torch.optim.Adam(parameters, amsgrad=True)
-    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(adam)
     steps = torch.optim.lr_scheduler.MultiStepLR(adam, [3, 4])
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
     adam.step()
-    rng = np.random.default_rng(3)
     state = {
         "adam": adam.state_dict(),
-        "plateau": plateau.state_dict(),
+        "plateau": torch.optim.lr_scheduler.ReduceLROnPlateau(adam).state_dict(),
         "steps": steps.state_dict(),
-        "rng": rng.bit_generator.state,
+        "rng": np.random.default_rng(3).bit_generator.state,
         "scalar": np.int64(3),
     }
     save_checkpoint(tmp_path, state)
@@ -336,34 +317,16 @@ def test_the_states_of_pytorch_and_numpy_come_back_as_they_were(tmp_path: Path) 
     assert 3 in steps.milestones
 
 
-def test_keys_that_join_to_the_same_path_are_kept_apart(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, {"a": {"b": torch.zeros(2)}, "a.b": torch.ones(2)})
-    state = load_checkpoint(tmp_path).state
-    assert state["a"]["b"].tolist() == [0.0, 0.0]
-    assert state["a.b"].tolist() == [1.0, 1.0]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex128])
 def test_the_deepest_tree_that_is_saved_is_loaded(tmp_path: Path, dtype: torch.dtype) -> None:
-    tree: Any = torch.ones(2, dtype=dtype)
-    for _ in range(MAX_DEPTH):
-        tree = {"a": tree}
-    save_checkpoint(tmp_path, tree)
-    found = load_checkpoint(tmp_path).state
-    for _ in range(MAX_DEPTH):
-        found = found["a"]
-    assert torch.equal(found, torch.ones(2, dtype=dtype))
-
-
-def test_too_deep_a_tree_is_refused_at_save(tmp_path: Path) -> None:
-    def nested(depth: int) -> list[Any]:
-        tree: list[Any] = []
-        for _ in range(depth - 1):
-            tree = [tree]
+    def nested(depth: int) -> Any:
+        tree: Any = torch.ones(2, dtype=dtype)
+        for level in range(depth):
+            tree = {"a": tree} if level % 2 else [tree]
         return tree
 
     save_checkpoint(tmp_path, nested(MAX_DEPTH))
-    assert load_checkpoint(tmp_path).state == nested(MAX_DEPTH)
+    assert_same(load_checkpoint(tmp_path).state, nested(MAX_DEPTH))
     endless: list[Any] = []
     endless.append(endless)
     for tree in (nested(MAX_DEPTH + 1), endless):
@@ -371,30 +334,22 @@ def test_too_deep_a_tree_is_refused_at_save(tmp_path: Path) -> None:
             save_checkpoint(tmp_path, tree)
 
 
-@pytest.mark.parametrize("state", [{"x": "\ud800"}, {"\ud800": 1}])
-def test_a_text_that_is_not_valid_unicode_is_refused_at_save(
-    tmp_path: Path, state: dict[str, Any]
-) -> None:
-    with pytest.raises(CheckpointError, match="UTF-8 cannot hold"):
-        save_checkpoint(tmp_path, state)
-
-
 @pytest.mark.parametrize("kind", [set, frozenset, dict.fromkeys], ids=lambda kind: kind.__name__)
-def test_sets_and_dicts_of_many_tuples_are_neither_saved_nor_loaded(
-    tmp_path: Path, kind: Callable[[Any], Any]
-) -> None:
-    pairs = [(n, n) for n in range(20_000)]
+def test_sets_and_dicts_of_many_tuples_are_neither_saved_nor_loaded(tmp_path, kind, monkeypatch):
+    for module in ("reading", "save_load"):
+        monkeypatch.setattr(f"ding_lite.rl.checkpoint.{module}.MAX_COMPOSED", 200)
+    pairs = [(n, n) for n in range(200)]
     few = kind([*range(2_000), *pairs])
     save_checkpoint(tmp_path, {"x": few})
     assert load_checkpoint(tmp_path).state["x"] == few
-    with pytest.raises(CheckpointError, match=r"`state\.x` has 20,001 tuples in it or for keys"):
+    with pytest.raises(CheckpointError, match=r"`state\.x` has 201 tuples in it or for keys"):
         save_checkpoint(tmp_path, {"x": kind([*pairs, (0, 1)])})
 
-    body = json.loads((tmp_path / "manifest.json").read_bytes())["body"]
+    body = body_of(tmp_path)
     [(_, members)] = body["state"]["x"].items()
     members.append([{"$tuple": [0, 1]}, None] if kind == dict.fromkeys else {"$tuple": [0, 1]})
-    put_manifest(tmp_path, body)
-    with pytest.raises(CheckpointError, match="more than 20000 tuples in a set or for keys"):
+    write(tmp_path, body)
+    with pytest.raises(CheckpointError, match="more than 200 tuples in a set or for keys"):
         load_checkpoint(tmp_path)
 
 
@@ -403,17 +358,9 @@ def test_integers_have_few_enough_digits_to_be_written(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path).state["x"] == -(2**13_999)
     with pytest.raises(CheckpointError, match=r"an integer of 14,001 bits"):
         save_checkpoint(tmp_path, {"x": 2**14_000})
-    digits = "0x" + "f" * 3_501
-    body = json.loads((tmp_path / "manifest.json").read_bytes())["body"]
-    put_manifest(tmp_path, {**body, "state": {"x": {"$int": digits}}})
+    write(tmp_path, {**body_of(tmp_path), "state": {"x": {"$int": "0x" + "f" * 3_501}}})
     with pytest.raises(CheckpointError, match="is damaged"):
         load_checkpoint(tmp_path)
-
-
-def put_manifest(folder: Path, body: dict[str, Any]) -> None:
-    content = json.dumps(body).encode()
-    whole = b'{"format_version":2,"body_crc32":%d,"body":%s}' % (zlib.crc32(content), content)
-    (folder / "manifest.json").write_bytes(whole)
 
 
 def test_a_save_writes_to_no_file_that_a_link_leads_to(tmp_path: Path) -> None:
@@ -436,9 +383,7 @@ def test_a_link_to_a_file_elsewhere_is_not_followed(tmp_path: Path) -> None:
         load_checkpoint(folder)
 
 
-def test_an_array_larger_than_memory_is_refused_before_allocation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_array_larger_than_memory_is_refused_before_allocation(tmp_path, monkeypatch):
     save_checkpoint(tmp_path, {"x": np.zeros(1 << 20), "y": np.zeros(1 << 20)})
     monkeypatch.setattr("ding_lite.rl.checkpoint.reading.available_bytes", lambda: 3 << 22)
     assert load_checkpoint(tmp_path, only=["x"]).state["x"].shape == (1 << 20,)
@@ -446,25 +391,25 @@ def test_an_array_larger_than_memory_is_refused_before_allocation(
         load_checkpoint(tmp_path)
 
 
-def test_a_file_that_is_named_again_and_again_takes_half_of_the_memory_at_most(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("state", "enough", "too_little", "told"),
+    [
+        (
+            {"a": np.zeros(3 << 19), "b": np.zeros(1 << 19)},  # of one file
+            *(1 << 30, 20 << 20, "4,194,304 bytes, and there is memory for 2,097,152"),
+        ),
+        ({"x": torch.zeros(1000)}, 13_000, 12_000, "at most 4,000 are read"),
+    ],
+    ids=["half for a file that is named twice", "a third for tensors"],
+)
+def test_memory_is_left_for_what_is_made_of_what_is_read(
+    tmp_path: Path, monkeypatch: Any, state: Any, enough: int, too_little: int, told: str
 ) -> None:
-    save_checkpoint(tmp_path, {"a": np.zeros(3 << 19), "b": np.zeros(1 << 19)})  # of one file
-    assert len([*tmp_path.glob("rows-*")]) == 1
-    assert load_checkpoint(tmp_path).state["a"].shape == (3 << 19,)
-    monkeypatch.setattr("ding_lite.rl.checkpoint.reading.available_bytes", lambda: 20 << 20)
-    with pytest.raises(CheckpointError, match="4,194,304 bytes, and there is memory for 2,097,152"):
-        load_checkpoint(tmp_path)
-
-
-def test_tensors_leave_two_thirds_of_the_memory_for_what_is_made_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_checkpoint(tmp_path, {"x": torch.zeros(1000)})
-    monkeypatch.setattr("ding_lite.rl.checkpoint.reading.available_bytes", lambda: 13_000)
-    assert load_checkpoint(tmp_path).state["x"].shape == (1000,)
-    monkeypatch.setattr("ding_lite.rl.checkpoint.reading.available_bytes", lambda: 12_000)
-    with pytest.raises(CheckpointError, match="at most 4,000 are read"):
+    save_checkpoint(tmp_path, state)
+    monkeypatch.setattr("ding_lite.rl.checkpoint.reading.available_bytes", lambda: enough)
+    assert load_checkpoint(tmp_path).state.keys() == state.keys()
+    monkeypatch.setattr("ding_lite.rl.checkpoint.reading.available_bytes", lambda: too_little)
+    with pytest.raises(CheckpointError, match=told):
         load_checkpoint(tmp_path)
 
 

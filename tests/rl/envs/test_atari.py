@@ -1,6 +1,7 @@
 """Atari games: a life ends what is learned from, and scores are those of whole games."""
 
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -15,16 +16,6 @@ from ding_lite.rl.envs.atari import ATARI_ARGS, play_atari
 HAS_ATARI = find_spec("ale_py") is not None and find_spec("cv2") is not None
 
 
-class Console:
-    """Counts lives, as the Arcade Learning Environment does."""
-
-    def __init__(self):
-        self.left = 0
-
-    def lives(self):
-        return self.left
-
-
 class ThreeLives(gymnasium.Env):
     """A game of three lives; each ends after two steps, which score 1 and 4."""
 
@@ -32,20 +23,16 @@ class ThreeLives(gymnasium.Env):
     action_space = Discrete(2)
 
     def __init__(self):
-        self.ale = Console()
-        self.games = 0
+        self.ale = SimpleNamespace(lives=lambda: 3 - self.at // 2)  # as the Arcade Environment has
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.ale.left, self.at = 3, 0
-        self.games += 1
+        self.at = 0
         return self.see(), {}
 
     def step(self, action):
         self.at += 1
-        reward = 1.0 if self.at % 2 else 4.0
-        self.ale.left = 3 - self.at // 2
-        return self.see(), reward, self.ale.left == 0, False, {}
+        return self.see(), 1.0 if self.at % 2 else 4.0, self.at == 6, False, {}
 
     def see(self):
         return np.array([self.at], np.float32)
@@ -75,13 +62,14 @@ def test_evaluations_play_whole_games():
 
 
 def test_what_is_no_atari_game_is_refused():
-    with pytest.raises(ConfigError, match="`atari` is on, but CartPoleEnv is no Atari game"):
-        make_envs("CartPole-v1", 1, wrappers=[play_atari])
-    with pytest.raises(ConfigError, match="`end_at_life_loss` is on, but CartPoleEnv is no Atari"):
-        make_envs("CartPole-v1", 1, end_at_life_loss=True)
     games = gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")])
-    with pytest.raises(ConfigError, match=r"SyncVectorEnv is a vector, .* before they are joined"):
-        make_envs(games, end_at_life_loss=True)
+    for env, how, told in (
+        ("CartPole-v1", {"wrappers": [play_atari]}, "`atari` is on, but CartPoleEnv is no Atari"),
+        ("CartPole-v1", {"end_at_life_loss": True}, "_loss` is on, but CartPoleEnv is no Atari"),
+        (games, {"end_at_life_loss": True}, "SyncVectorEnv is a vector, .* before they are joined"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            make_envs(env, 1, **how)
 
 
 @pytest.mark.optional

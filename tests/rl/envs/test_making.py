@@ -13,7 +13,6 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from ding_lite.errors import ConfigError, EnvError
 from ding_lite.rl import make_envs
-from ding_lite.rl.envs.making import EnvMaker
 from tests.rl.envs.test_vector import check_transitions
 
 
@@ -21,8 +20,11 @@ def cartpole():
     return gymnasium.make("CartPole-v1")
 
 
-def maker_of(envs):
-    assert isinstance(envs.spec.maker, EnvMaker)
+def cartpoles(num_envs=3):
+    return gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="sync")
+
+
+def maker_of(envs) -> Any:
     return envs.spec.maker
 
 
@@ -39,35 +41,22 @@ def episodes_of(env, **how):
 
 
 def test_each_autoreset_mode_plays_the_same_episodes():
-    of_mode = {
-        mode: episodes_of(SyncVectorEnv([cartpole] * 3, autoreset_mode=mode))
-        for mode in AutoresetMode
-    }
-    expected = of_mode[AutoresetMode.DISABLED]
-    assert len(expected) > 5
-    assert len({length for _, _, length in expected}) > 1
-    assert all(played == expected for played in of_mode.values())
-    make_vec = gymnasium.make_vec
-    from_function = episodes_of(
-        lambda num_envs: make_vec("CartPole-v1", num_envs, vectorization_mode="sync"), num_envs=3
-    )
-    assert from_function == expected
+    made = {mode: SyncVectorEnv([cartpole] * 3, autoreset_mode=mode) for mode in AutoresetMode}
+    played = [episodes_of(vector) for vector in made.values()]
+    played += [episodes_of(cartpoles, num_envs=3), episodes_of(cartpoles)]  # by its own default
+    assert len(played[0]) > 5
+    assert len({length for _, _, length in played[0]}) > 1
+    assert all(other == played[0] for other in played)
 
 
 @pytest.mark.procs
-def test_those_in_processes_are_reset_before_they_reset_themselves():
-    vector = AsyncVectorEnv([cartpole] * 2, context="forkserver")
+def test_those_in_processes_are_reset_before_they_reset_themselves_or_refused():
+    make = partial(AsyncVectorEnv, [cartpole] * 2, context="forkserver")
+    vector = make()
     assert vector.autoreset_mode is AutoresetMode.NEXT_STEP
     assert episodes_of(vector) == episodes_of(SyncVectorEnv([cartpole] * 2))
-
-
-@pytest.mark.procs
-def test_those_in_processes_that_reset_once_more_are_refused():
-    make = partial(AsyncVectorEnv, [cartpole] * 2, context="forkserver", shared_memory=False)
     with pytest.raises(ConfigError, match=r"`shared_memory=True`, or .*SAME_STEP"):
-        make_envs(lambda: RecordEpisodeStatistics(make()))
-    expected = episodes_of(SyncVectorEnv([cartpole] * 2))
-    assert episodes_of(make(autoreset_mode=AutoresetMode.SAME_STEP)) == expected
+        make_envs(lambda: RecordEpisodeStatistics(make(shared_memory=False)))
 
 
 class InPlace(CartPoleEnv):
@@ -91,37 +80,23 @@ class Squares(gymnasium.Env):
     """Shows the column as the brightness of all channels."""
 
     action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, shape):
-        self.observation_space = gymnasium.spaces.Box(0, 255, shape, dtype=np.uint8)
+    observation_space = gymnasium.spaces.Box(0, 255, (5, 5, 5), np.uint8)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        shape = tuple(self.observation_space.shape or ())
-        columns = np.arange(shape[1], dtype=np.uint8)
-        return np.zeros(shape, np.uint8) + columns[:, None], {}
-
-    def step(self, action):
-        return self.reset()[0], 0.0, False, False, {}
-
-
-class Masked(Squares):
-    """Says which actions are legal as another package wants it."""
+        return np.zeros((5, 5, 5), np.uint8) + np.arange(5, dtype=np.uint8)[:, None], {}
 
     def action_masks(self):
+        """Say which actions are legal as another package wants it."""
         return [True, False]
 
 
-def test_masks_that_only_a_method_returns_are_not_ignored_silently(caplog):
-    with make_envs(Masked, 2, mode="sync", env_args={"shape": (5, 5)}) as envs:
+def test_images_of_unknown_layout_have_channels_last_and_methods_of_masks_are_told_of(caplog):
+    with make_envs(Squares, 2, mode="sync") as envs:
+        assert (envs.obs[0, 0] == np.arange(5)).all()
         assert not envs.spec.has_action_mask
     [line] = caplog.messages
-    assert "Masked has a method `action_masks`, which is not called" in line
-
-
-def test_images_that_do_not_say_where_their_channels_are_have_them_last():
-    with make_envs(Squares, 2, mode="sync", env_args={"shape": (5, 5, 5)}) as envs:
-        assert (envs.obs[0, 0] == np.arange(5)).all()
+    assert "Squares has a method `action_masks`, which is not called" in line
 
 
 def test_a_last_observation_that_a_reset_overwrites_is_told():
@@ -147,42 +122,20 @@ class Pool(gymnasium.vector.VectorEnv):
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - as gymnasium has it
 
     def __init__(self, num_envs):
-        self.num_envs = num_envs
-        self._envs = [cartpole() for _ in range(num_envs)]
-        self.observation_space = self.single_observation_space = self._envs[0].observation_space
-        self.action_space = self.single_action_space = self._envs[0].action_space
-        self._has_ended = [False] * num_envs
+        self.num_envs, self._vector = num_envs, SyncVectorEnv([cartpole] * num_envs)
+        self.observation_space = self.single_observation_space = self._vector.envs[
+            0
+        ].observation_space
+        self.action_space = self.single_action_space = self._vector.envs[0].action_space
 
     def reset(self, *, seed=None, options=None):
-        mask = (options or {}).get("reset_mask", np.ones(self.num_envs, np.bool_))
-        ids = np.flatnonzero(mask)
-        return np.stack([self._reset_one(index) for index in ids]), self._info(ids)
+        ids = np.flatnonzero((options or {}).get("reset_mask", np.ones(self.num_envs)))
+        return self._vector.reset(options=options)[0][ids], self._info(ids)
 
     def step(self, actions):
-        rows = [self._step_one(*both) for both in enumerate(actions)]
-        obs, reward, terminated, truncated = map(np.array, zip(*rows, strict=True))
-        return (
-            obs,
-            reward.astype(np.float32),
-            terminated,
-            truncated,
-            self._info(np.arange(len(obs))),
-        )
-
-    def close(self, **_):
-        for env in self._envs:
-            env.close()
-
-    def _reset_one(self, index):
-        self._has_ended[index] = False
-        return self._envs[index].reset()[0]
-
-    def _step_one(self, index, action):
-        if self._has_ended[index]:
-            return self._reset_one(index), 0.0, False, False
-        obs, reward, terminated, truncated, _ = self._envs[index].step(int(action))
-        self._has_ended[index] = terminated or truncated
-        return obs, reward, terminated, truncated
+        obs, reward, terminated, truncated, _ = self._vector.step(actions)
+        info = self._info(np.arange(self.num_envs))
+        return obs, reward.astype(np.float32), terminated, truncated, info
 
     def _info(self, ids):
         return {"env_id": ids, "players": {"env_id": ids}, "elapsed_step": 0 * ids}
@@ -230,15 +183,6 @@ def test_a_function_that_returns_the_same_environment_again_is_refused():
         assert check_transitions(envs, steps=20)
 
 
-def test_a_time_limit_of_a_function_that_makes_a_vector_environment_is_refused() -> None:
-    def make(num_envs: int) -> Any:
-        return gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="sync")
-
-    told = r"^`max_episode_steps` .* is 5, and make makes a vector .*Limit them there\.$"
-    with pytest.raises(ConfigError, match=told):
-        make_envs(make, 2, env_args={"max_episode_steps": 5})
-
-
 @pytest.mark.parametrize(
     ("env", "num_envs", "how", "told"),
     [
@@ -247,6 +191,10 @@ def test_a_time_limit_of_a_function_that_makes_a_vector_environment_is_refused()
         (cartpole, None, {}, r"`num_envs` was not given, and cartpole makes one environment"),
         (lambda num_envs: SyncVectorEnv([cartpole]), None, {}, r"missing 1 .*: 'num_envs'"),
         (lambda: None, 1, {}, r"`lambda` returned None; an environment of gymnasium"),
+        (
+            *(cartpoles, 2, {"env_args": {"max_episode_steps": 5}}),
+            r"^`max_episode_steps` .* is 5, and cartpoles makes a vector .*Limit them there\.$",
+        ),
     ],
 )
 def test_what_does_not_fit_a_vector_is_refused(env, num_envs, how, told):
@@ -254,21 +202,13 @@ def test_what_does_not_fit_a_vector_is_refused(env, num_envs, how, told):
         make_envs(env, num_envs, **how)
 
 
-def test_a_function_of_vectors_may_have_its_own_number():
-    with make_envs(lambda num_envs=3: SyncVectorEnv([cartpole] * num_envs)) as envs:
-        assert envs.num_envs == 3
-
-
 def test_a_vector_object_is_taken_once_and_found_again_by_its_id():
-    first = SyncVectorEnv([cartpole] * 2)
-    with make_envs(first) as envs:
+    with make_envs(SyncVectorEnv([cartpole] * 2)) as envs:
         assert envs.spec.env_id == "SyncVectorEnv"
         with pytest.raises(ConfigError, match="is in use, and others like it are needed"):
             make_envs(maker_of(envs))
     vector = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync", sutton_barto_reward=1)
     with make_envs(vector) as envs, make_envs(maker_of(envs), 1, mode="sync") as others:
         assert envs.spec == others.spec
-        assert maker_of(others).described() == {
-            "env": "CartPole-v1",
-            "env_args": {"sutton_barto_reward": 1},
-        }
+        described = {"env": "CartPole-v1", "env_args": {"sutton_barto_reward": 1}}
+        assert maker_of(others).described() == described

@@ -1,7 +1,5 @@
 """Observations of several parts and action masks through `Envs`, in each mode."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
@@ -33,7 +31,7 @@ def test_each_mode_plays_the_same_packed_episodes():
 
 
 def test_the_parts_are_those_that_the_environment_shows():
-    with make(mode="sync", image=True, masked=True) as envs:
+    with make(image=True, masked=True) as envs:
         tree, mask = envs.spec.unpack(envs.obs), legal(envs.spec, envs.obs)
         assert {key: (part.shape, part.dtype.name) for key, part in tree.items()} == {
             "camera": ((3, 3, 8, 8), "uint8"),
@@ -41,13 +39,10 @@ def test_the_parts_are_those_that_the_environment_shows():
             "noise": ((3, 2), "float32"),
         }
         assert mask.tolist() == [[True, True, True, False]] * 3
-        plain = Partly(image=True, masked=True)
+        plain = Partly(image=True, masked=True)  # the same, from one environment by itself
+        plain.reset(seed=envs.state_dict()["source"]["histories"][0]["seed"])
         for _ in range(2):
             step = envs.step(np.zeros(3, dtype=np.int64))
-        # The same, from one environment by itself.
-        seed_of_first = envs.state_dict()["source"]["histories"][0]["seed"]
-        raw, _ = plain.reset(seed=seed_of_first)
-        for _ in range(2):
             raw, *_ = plain.step(0)
         shown = envs.spec.unpack(step.next_obs)
         np.testing.assert_array_equal(shown["camera"][0], raw["camera"].transpose(2, 0, 1))
@@ -81,60 +76,55 @@ def test_drawing_actions_begins_no_episode_without_a_mask():
         np.testing.assert_array_equal(envs.obs, other.obs)
 
 
-def test_actions_out_of_range_are_refused():
-    for kind, action in (("choices", [[0, 4]] * 3), ("flags", [[0, 1, 2]] * 3)):
-        with make(action=kind) as envs, pytest.raises(ConfigError, match="has the actions 0 to"):
-            envs.step(np.array(action))
-
-
-def breaking(change):
-    """Make a wrapper that changes what `step` returns."""
+def breaking(change=lambda answer: None, **info):
+    """Make a wrapper that changes what `step` returns: the list of it, or the info."""
 
     class Breaking(gymnasium.Wrapper[Any, Any, Any, Any]):
         def step(self, action):
-            obs, reward, terminated, truncated, info = self.env.step(action)
-            answer = [obs, reward, terminated, truncated, info]
+            answer = [*self.env.step(action)]
             change(answer)
-            return tuple(answer)
+            return (*answer[:4], answer[4] if info == {} else info)
 
     return Breaking
 
 
-def with_info(**info):
-    def change(answer):
-        answer[4] = info
-
-    return change
+NAN = np.array([0.0, np.nan], dtype=np.float32)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("wrapper", "error", "told"),
     [
-        (lambda answer: answer[0].pop("noise"), r"its part `obs\[\"noise\"\]` is missing in"),
-        (lambda answer: answer[0].update(key=9), r"` is 9, .*expected was one of Discrete"),
+        (breaking(lambda a: a[0].pop("noise")), EnvError, r"part `obs\[\"noise\"\]` is missing in"),
+        (breaking(lambda a: a[0].update(key=9)), EnvError, r"` is 9, .*expected was one of Discre"),
+        (breaking(lambda a: a[0].update(noise=np.zeros(3))), EnvError, r"` is shape \(3,\) and dt"),
         (
-            lambda answer: answer[0].update(noise=np.zeros(3)),
-            r"` is shape \(3,\) and dtype float64",
+            breaking(lambda a: a[0].update(noise=NAN)),
+            *(NonFiniteError, r"observation part `obs\[\"noise\"\]` \[0.0, nan\]"),
         ),
-        (with_info(), r"gave None as `info\[\"action_mask\"\]` from `step`; 4 flags were expected"),
-        (with_info(action_mask=np.ones(3)), r"4 flags were expected"),
-        (with_info(action_mask=np.zeros(4)), r"an action mask without a legal action from `step`"),
+        (
+            breaking(none=0),
+            *(EnvError, r"gave None as `info\[\"action_mask\"\]` from `step`; 4 flags were expect"),
+        ),
+        (breaking(action_mask=np.ones(3)), EnvError, r"4 flags were expected"),
+        (breaking(action_mask=np.zeros(4)), EnvError, "mask without a legal action from `step`"),
     ],
 )
-def test_a_broken_part_or_mask_is_named(change, message):
-    envs = make(2, wrappers=[breaking(change)], masked=True)
-    with envs, pytest.raises(EnvError, match=f"Environment 0 of partly/Partly-v0 .*{message}"):
+@pytest.mark.parametrize("image", [False, True])
+def test_a_broken_part_or_mask_is_named(wrapper, error, told, image):
+    envs = make(2, wrappers=[wrapper], masked=True, image=image)
+    with envs, pytest.raises(error, match=f"Environment 0 of partly/Partly-v0 .*{told}"):
         envs.step(np.zeros(2, dtype=np.int64))
 
 
 @pytest.mark.parametrize("mode", ["sync", "native"])
 def test_a_mask_that_reset_has_not_is_refused(mode):
-    masked = breaking(with_info(action_mask=np.ones(4)))
+    def one():
+        return breaking(action_mask=np.ones(4))(Partly())
 
     def vector(num_envs):
-        return gymnasium.vector.SyncVectorEnv([lambda: masked(Partly())] * num_envs)
+        return gymnasium.vector.SyncVectorEnv([one] * num_envs)
 
-    env = vector if mode == "native" else lambda: masked(Partly())
+    env = vector if mode == "native" else one
     with pytest.raises(EnvError, match=r"from `reset` too"), make_envs(env, 2, mode=mode) as envs:
         envs.step(np.zeros(2, dtype=np.int64))
 
@@ -149,43 +139,41 @@ def test_behind_the_end_of_an_episode_no_action_has_to_be_legal():
     assert step.terminated.all()
 
 
-@pytest.mark.parametrize("image", [False, True])
-def test_a_part_that_is_not_finite_is_named(image):
-    noise = np.array([0.0, np.nan], dtype=np.float32)
-    envs = make(2, wrappers=[breaking(lambda answer: answer[0].update(noise=noise))], image=image)
-    message = r"Environment 0 .* observation part `obs\[\"noise\"\]` \[0.0, nan\]"
-    with envs, pytest.raises(NonFiniteError, match=message):
-        envs.step(np.zeros(2, dtype=np.int64))
-
-
-def shown_as(space):
-    return lambda env: gymnasium.wrappers.TransformObservation(env, lambda obs: obs, space)
+@pytest.mark.parametrize(
+    ("space", "told"),
+    [
+        (Dict(a=Discrete(2), b=Dict(c=Text(5))), r"`obs\[\"b\"\]\[\"c\"\]` is Text.*Transform"),
+        (Tuple((Graph(Box(-1, 1, (2,)), None),)), r"`obs\[0\]` is Graph.*Transform"),
+        (Dict(a=Box(0, 1, (2, 2, 2, 2))), r"`obs\[\"a\"\]` is Box.*ReshapeObservation"),
+        (Dict(), "which has no numbers.*at least one number"),
+        (Box(-1.0, 1.0, (0,)), "which has no numbers.*at least one number"),
+    ],
+)
+def test_an_unsupported_part_is_named(space, told):
+    shown = partial(
+        gymnasium.wrappers.TransformObservation, func=lambda obs: obs, observation_space=space
+    )
+    with pytest.raises(ConfigError, match=told):
+        make(1, wrappers=[shown])
 
 
 @pytest.mark.parametrize(
-    ("space", "found", "advice"),
+    ("settings", "how", "told"),
     [
-        (Dict(a=Discrete(2), b=Dict(c=Text(5))), r"`obs\[\"b\"\]\[\"c\"\]` is Text", "Transform"),
-        (Tuple((Graph(Box(-1, 1, (2,)), None),)), r"`obs\[0\]` is Graph", "Transform"),
-        (Dict(a=Box(0, 1, (2, 2, 2, 2))), r"`obs\[\"a\"\]` is Box", "ReshapeObservation"),
-        (Dict(), "which has no numbers", "at least one number"),
-        (Box(-1.0, 1.0, (0,)), "which has no numbers", "at least one number"),
+        ({}, {"frame_stack": 2}, "`frame_stack` is 2, but .* have several parts"),
+        ({"masked": True}, {"frame_stack": 2}, "`frame_stack` is 2, but .* have an action mask"),
+        ({"action": "flags", "masked": True}, {}, r"info\[\"action_mask\"\].* MultiBinary.*Drop"),
     ],
 )
-def test_an_unsupported_part_is_named(space, found, advice):
-    with pytest.raises(ConfigError, match=rf"{found}.*{advice}"):
-        make_envs("partly/Partly-v0", 1, wrappers=[shown_as(space)])
+def test_stacks_of_parts_and_masks_of_flags_are_refused(settings, how, told):
+    with pytest.raises(ConfigError, match=told):
+        make_envs("partly/Partly-v0", 1, env_args=settings, **how)
 
 
-def test_stacks_of_parts_and_of_masks_are_refused():
-    for settings, what in (({}, "several parts"), ({"masked": True}, "an action mask")):
-        with pytest.raises(ConfigError, match=f"`frame_stack` is 2, but .* have {what}"):
-            make_envs("partly/Partly-v0", 1, frame_stack=2, env_args=settings)
-
-
-def test_a_mask_of_flags_is_refused():
-    with pytest.raises(ConfigError, match=r"info\[\"action_mask\"\].* MultiBinary.*Drop it"):
-        make(action="flags", masked=True)
+@pytest.mark.parametrize(("kind", "action"), [("choices", [0, 4]), ("flags", [0, 1, 2])])
+def test_actions_out_of_range_are_refused(kind, action):
+    with make(action=kind) as envs, pytest.raises(ConfigError, match="has the actions 0 to"):
+        envs.step(np.array([action] * 3))
 
 
 @pytest.mark.parametrize(("action", "mask"), [("choice", [1, 1, 1, 0]), ("choices", [1] * 6 + [0])])
@@ -210,21 +198,20 @@ def test_a_vector_form_is_packed_as_single_environments_are(image):
     vector = gymnasium.vector.SyncVectorEnv(
         [make_plain] * 3, autoreset_mode=AutoresetMode.SAME_STEP
     )
+    seed = spawn_seeds(0, "environments", count=3)[0]
+    plain = [make_plain() for _ in range(3)]
+    raws = [env.reset(seed=seed + i)[0] for i, env in enumerate(plain)]
     with make_envs(vector) as envs:
-        plain = [make_plain() for _ in range(3)]
-        seed = spawn_seeds(0, "environments", count=3)[0]
-        raws = [env.reset(seed=seed + i)[0] for i, env in enumerate(plain)]
-        envs.reset()
         for _ in range(9):
             shown = envs.spec.unpack(envs.obs)
             np.testing.assert_array_equal(shown["noise"], [raw["noise"] for raw in raws])
-            assert legal(envs.spec, envs.obs).tolist() == [[True, True, True, False]] * 3
             action = envs.random_actions()
             answers = [env.step(a) for env, a in zip(plain, action.tolist(), strict=True)]
             step = envs.step(action)
             last = envs.spec.unpack(step.next_obs)
             np.testing.assert_array_equal(last["noise"], [one[0]["noise"] for one in answers])
-            assert legal(envs.spec, step.next_obs).tolist() == [[True, True, True, False]] * 3
+            for obs in (step.obs, step.next_obs):
+                assert legal(envs.spec, obs).tolist() == [[True, True, True, False]] * 3
             raws = [
                 env.reset()[0] if one[2] or one[3] else one[0]
                 for env, one in zip(plain, answers, strict=True)

@@ -56,6 +56,13 @@ def normed():
     return critic
 
 
+def test_critics_of_a_function_differ_and_follow_the_seed():
+    one, again = critics_of(lambda spec: Values()), critics_of(lambda spec: Values())
+    for mine, theirs in zip(one, again, strict=True):
+        assert torch.equal(mine.layer.weight, theirs.layer.weight)
+    assert (one[0].layer.weight != one[1].layer.weight).all()
+
+
 def critics_of(make, count=2):
     return made_critics(make, ARM, seed=0, num_critics=count, device=CPU)
 
@@ -97,30 +104,19 @@ def test_critics_of_a_list_may_be_of_several_kinds(make):
     torch.testing.assert_close(critics(obs, action), expected)
 
 
-def test_critics_of_a_function_differ_and_follow_the_seed():
-    one, again = critics_of(lambda spec: Values()), critics_of(lambda spec: Values())
-    for mine, theirs in zip(one, again, strict=True):
-        assert torch.equal(mine.layer.weight, theirs.layer.weight)
-    assert (one[0].layer.weight != one[1].layer.weight).all()
+class Encoded(Values):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(3, 3).requires_grad_(False)
+
+    def forward(self, obs, action):
+        return super().forward(self.encoder(obs), action)
 
 
 def test_the_layers_of_a_copied_critic_are_initialised_anew_unless_they_are_frozen():
-    module = nn.ModuleDict({"encoder": nn.Linear(3, 3), "value": Values()})
-    for parameter in module["encoder"].parameters():
-        parameter.requires_grad = False
-
-    class Encoded(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.parts = module
-
-        def forward(self, obs, action):
-            return self.parts["value"](self.parts["encoder"](obs), action)
-
     first, second = critics_of(Encoded())
-    one, other = first.parts, second.parts
-    assert torch.equal(one["encoder"].weight, other["encoder"].weight)
-    assert (one["value"].layer.weight != other["value"].layer.weight).any()
+    assert torch.equal(first.encoder.weight, second.encoder.weight)
+    assert (first.layer.weight != second.layer.weight).any()
 
 
 class Weighted(nn.Module):
@@ -193,24 +189,18 @@ def test_actions_beyond_the_range_are_found_where_usual_observations_do_not_reac
     check_actions(torch.zeros(0, 2), ARM)
 
 
-class Embeds(nn.Module):
-    """Looks up each number of an observation."""
-
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(6, 2)
-
+class Embeds(nn.Embedding):
     def forward(self, obs):
-        return torch.tanh(self.table(obs.long()).sum(1))
+        return torch.tanh(super().forward(obs.long()).sum(1))
 
 
 def test_whole_numbers_of_observations_may_be_indices_of_an_embedding():
     spec = replace(ARM, obs_space=Box(0, 5, (3,), dtype=np.int64))
     for each in (spec, replace(spec, frame_stack=2)):
         with torch.no_grad():
-            check_range(Embeds(), each, device=CPU)
+            check_range(Embeds(6, 2), each, device=CPU)
     with torch.no_grad(), pytest.raises(ConfigError, match=r"-1 to 1"):
-        check_range(lambda obs: 9.0 * Embeds()(obs), spec, device=CPU)
+        check_range(lambda obs: 9.0 * Embeds(6, 2)(obs), spec, device=CPU)
 
 
 class Blind(Values):

@@ -1,8 +1,6 @@
 """A traced function and its gradients are those that autograd computes."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -48,9 +46,7 @@ def draw(seed: int) -> list[Tensor]:
 
 @pytest.mark.parametrize("by", [slice(1, None), slice(0, 1)])
 @pytest.mark.parametrize("function", [layers, in_place, views, one_unused, one_as_it_is])
-def test_values_and_gradients_are_those_of_autograd_also_for_other_numbers(
-    function: Callable[..., Tensor], by: slice
-) -> None:
+def test_values_and_gradients_are_those_of_autograd_also_for_other_numbers(function, by):
     traced = trace_gradients(function, draw(0), by_autograd, by)
     for seed in range(3):
         given = draw(seed)

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,6 @@ class Episodes:
 
 
 def newest(finished, capacity):
-    """Return the newest episodes that fit."""
     kept: list[tuple[int, int]] = []
     for episode, length in finished:
         kept.append((episode, min(length, capacity - 1)))
@@ -62,29 +62,26 @@ def with_state(step):
 
 
 def keeping(num_envs, capacity, **settings):
-    fields = {"mask": ((), np.float32)}
-    return EpisodeBuffer(
-        SPEC, capacity=capacity, num_envs=num_envs, state_size=3, fields=fields, **settings
-    )
+    how = {"state_size": 3, "fields": {"mask": ((), np.float32)}, **settings}
+    return EpisodeBuffer(SPEC, capacity=capacity, num_envs=num_envs, **how)
+
+
+def play(episodes, envs, steps):
+    for _ in range(steps):
+        step = envs.step()
+        episodes.add(step, **with_state(step))
 
 
 @given(
-    st.integers(1, 4),
-    st.sampled_from([2, 5, 20, 100]),
-    st.integers(0, 60),
-    st.integers(1, 9),
-    st.integers(0, 5),
-    st.sampled_from([0.25, 0.05]),
-    st.integers(0, 2**32),
+    *(st.integers(1, 4), st.sampled_from([2, 5, 20, 100]), st.integers(0, 60), st.integers(1, 9)),
+    *(st.integers(0, 5), st.sampled_from([0.25, 0.05]), st.integers(0, 2**32)),
 )
 def test_sequences_are_of_one_episode_and_in_order(
     num_envs, capacity, steps, length, burn_in, ends, seed
 ):
     """A stored state belongs to the first step of the burn-in."""
     episodes, envs = keeping(num_envs, capacity), Episodes(num_envs, seed, ends)
-    for _ in range(steps):
-        step = envs.step()
-        episodes.add(step, **with_state(step))
+    play(episodes, envs, steps)
     lengths, kept = dict(envs.finished), dict(newest(envs.finished, capacity))
     assert episodes.num_episodes == len(kept)
     assert len(episodes) == sum(kept.values())
@@ -121,42 +118,46 @@ def test_each_env_step_is_equally_likely_to_be_the_first():
     episodes, envs = EpisodeBuffer(SPEC, capacity=60, num_envs=2), Episodes(2)
     while episodes.num_episodes < 8:
         episodes.add(envs.step())
-    starts = np.concatenate(
-        [to_numpy(episodes.sample(100, length=3).obs)[:, 0, :2] for _ in range(300)]
-    )
-    _, counts = np.unique(starts, axis=0, return_counts=True)
+    drawn = [to_numpy(episodes.sample(100, length=3).obs)[:, 0, :2] for _ in range(300)]
+    _, counts = np.unique(np.concatenate(drawn), axis=0, return_counts=True)
     assert len(counts) == len(episodes)
-    assert counts == pytest.approx(
-        np.full(len(counts), 30_000 / len(counts)), abs=6 * np.sqrt(30_000 / len(counts))
-    )
+    usual = 30_000 / len(counts)
+    assert counts == pytest.approx(np.full(len(counts), usual), abs=6 * np.sqrt(usual))
 
 
 def test_the_last_step_has_the_flag_of_the_episode_end():
     episodes = EpisodeBuffer(SPEC, capacity=60, num_envs=1)
-    obs = np.zeros((1, 4), np.float32)
-    yes, no = np.ones(1, np.bool_), np.zeros(1, np.bool_)
-    for terminated, truncated in [(no, no), (yes, no), (no, yes)]:
-        episodes.add(
-            Step(obs, np.zeros(1, np.int64), np.ones(1, np.float32), obs, terminated, truncated)
-        )
+    obs, action, reward = np.zeros((1, 4), np.float32), np.zeros(1, int), np.ones(1, np.float32)
+    for ended in ([False, False], [True, False], [False, True]):
+        episodes.add(Step(obs, action, reward, obs, *np.array(ended)[:, None]))
     batch = episodes.sample(40, length=1)
     ends = set(zip(batch.terminated[:, 0].tolist(), batch.truncated[:, 0].tolist(), strict=True))
     assert ends == {(False, False), (True, False), (False, True)}
 
 
-def test_without_a_finished_episode_there_is_nothing_to_sample():
-    episodes, envs = EpisodeBuffer(SPEC, capacity=60, num_envs=2), Episodes(2, ends=0.0)
-    episodes.add(envs.step())
+def test_a_loop_may_reuse_the_array_of_its_observations():
+    episodes, n_step = EpisodeBuffer(SPEC, capacity=20, num_envs=1), NStep(3, 0.9, num_envs=1)
+    obs, next_obs = np.zeros((1, 4), np.float32), np.ones((1, 4), np.float32)
+    for ended in (False, True):
+        flags = np.array([ended]), np.array([False])
+        step = Step(obs, np.zeros(1, np.int64), np.zeros(1, np.float32), next_obs, *flags)
+        episodes.add(step)
+        if not ended:
+            n_step(step)
+        obs[:], next_obs[:] = next_obs, 2.0
+    assert len(episodes) == 2
+    rest: Any = n_step.flush()
+    assert rest.next_obs.tolist() == [[1.0] * 4]
+
+
+def test_reset_drops_the_episodes_under_way_which_cannot_be_sampled():
+    episodes, envs = EpisodeBuffer(SPEC, capacity=60, num_envs=1), Episodes(1, ends=0.0)
+    for _ in range(3):
+        episodes.add(envs.step())
     with pytest.raises(ConfigError, match="No episode has ended yet"):
         episodes.sample(4, length=2)
     with pytest.raises(ConfigError, match=r"`batch_size` is 0.*`length` is 0"):
         episodes.sample(0, length=0)
-
-
-def test_reset_drops_the_episodes_under_way():
-    episodes, envs = EpisodeBuffer(SPEC, capacity=60, num_envs=1), Episodes(1, ends=0.0)
-    for _ in range(3):
-        episodes.add(envs.step())
     episodes.reset()
     envs.ends = 2.0
     episodes.add(envs.step())
@@ -193,42 +194,52 @@ def test_environments_that_were_made_anew_begin_new_episodes(caplog):
     assert caplog.text.count("dropped the unfinished episodes of 2 of 2 environments") == 2
 
 
-def test_a_loop_may_reuse_the_array_of_its_observations():
-    episodes, n_step = EpisodeBuffer(SPEC, capacity=20, num_envs=1), NStep(3, 0.9, num_envs=1)
-    obs, next_obs = np.zeros((1, 4), np.float32), np.ones((1, 4), np.float32)
-    for ended in (False, True):
-        flags = np.array([ended]), np.array([False])
-        step = Step(obs, np.zeros(1, np.int64), np.zeros(1, np.float32), next_obs, *flags)
-        episodes.add(step)
-        if not ended:
-            n_step(step)
-        obs[:], next_obs[:] = next_obs, 2.0
-    assert len(episodes) == 2
-    rest = n_step.flush()
-    assert rest is not None
-    assert rest.next_obs.tolist() == [[1.0] * 4]
+OF_TWO = with_state(Episodes(2).step())
 
 
-def test_steps_of_other_environments_are_refused():
-    episodes = EpisodeBuffer(SPEC, capacity=60, num_envs=3)
+@pytest.mark.parametrize(
+    ("change", "error", "told"),
+    [
+        ({"state": None}, ConfigError, r"came without a `state`, and .* made with a `state_s"),
+        ({"state": OF_TWO["state"][:1]}, ShapeError, r"`state` has shape \(1, 3\); .* have \(2, 3"),
+        ({"state": OF_TWO["state"][:, 0]}, ShapeError, r"`state` has shape \(2,\); .* have \(2, 3"),
+        ({"mask": OF_TWO["mask"][:1]}, ShapeError, r"`mask` has shape \(1,\)"),
+        ({"mask": None}, ConfigError, r"own fields \['mask'\] are missing"),
+    ],
+)
+def test_states_that_do_not_fit_are_refused(change, error, told):
+    own = {name: array for name, array in (OF_TWO | change).items() if array is not None}
+    with pytest.raises(error, match=told):
+        keeping(2, 60).add(Episodes(2).step(), **own)
+
+
+def test_settings_and_steps_of_other_environments_are_refused():
+    for settings, told in (
+        ({"capacity": 1}, "`capacity` is 1"),
+        ({"capacity": 10**14}, "GB of memory"),
+        ({"state_size": 0}, "`state_size` is 0"),
+    ):
+        how: dict[str, Any] = {"capacity": 60, "num_envs": 3, **settings}
+        with pytest.raises(ConfigError, match=told):
+            EpisodeBuffer(SPEC, **how)
+    episodes, step = EpisodeBuffer(SPEC, capacity=60, num_envs=3), Episodes(2).step()
     with pytest.raises(ShapeError, match=r"`step.obs` has shape \(2, 4\); 3 environments of Cart"):
-        episodes.add(Episodes(2).step())
-    with pytest.raises(ConfigError, match="`capacity` is 1"):
-        EpisodeBuffer(SPEC, capacity=1, num_envs=3)
-    with pytest.raises(ConfigError, match="GB of memory"):
-        EpisodeBuffer(SPEC, capacity=10**14, num_envs=3)
+        episodes.add(step)
+    with pytest.raises(ConfigError, match=r"came with a `state`, and .* made without a `state_s"):
+        episodes.add(Episodes(3).step(), state=OF_TWO["state"])
 
 
 def test_the_state_of_another_buffer_is_refused():
     episodes, envs = EpisodeBuffer(SPEC, capacity=30, num_envs=3), Episodes(3)
     for _ in range(20):
         episodes.add(envs.step())
-    with pytest.raises(CheckpointError, match="no state of an EpisodeBuffer of 2 environments"):
-        EpisodeBuffer(SPEC, capacity=30, num_envs=2).load_state_dict(episodes.state_dict())
-    with pytest.raises(CheckpointError, match=r"The saved `obs` has shape \(30, 4\)"):
-        EpisodeBuffer(SPEC, capacity=50, num_envs=3).load_state_dict(episodes.state_dict())
-    with pytest.raises(CheckpointError, match=r"The saved buffer keeps .* 'mask', .*expected"):
-        EpisodeBuffer(SPEC, capacity=30, num_envs=3).load_state_dict(keeping(3, 30).state_dict())
+    for capacity, num_envs, state, told in (
+        (30, 2, episodes.state_dict(), "no state of an EpisodeBuffer of 2 environments"),
+        (50, 3, episodes.state_dict(), r"The saved `obs` has shape \(30, 4\)"),
+        (30, 3, keeping(3, 30).state_dict(), r"The saved buffer keeps .* 'mask', .*expected"),
+    ):
+        with pytest.raises(CheckpointError, match=told):
+            EpisodeBuffer(SPEC, capacity=capacity, num_envs=num_envs).load_state_dict(state)
 
 
 def test_without_states_a_sequence_has_none():
@@ -240,26 +251,6 @@ def test_without_states_a_sequence_has_none():
     assert batch.mask.tolist() == [[False, True, False, False]] * 2
     with pytest.raises(ConfigError, match="`burn_in` is -1"):
         episodes.sample(2, length=3, burn_in=-1)
-
-
-def test_states_that_do_not_fit_are_refused():
-    step = Episodes(2).step()
-    own = with_state(step)
-    with pytest.raises(ConfigError, match=r"came with a `state`, and .* made without a `state_s"):
-        EpisodeBuffer(SPEC, capacity=60, num_envs=2).add(step, state=own["state"])
-    episodes = keeping(2, 60)
-    with pytest.raises(ConfigError, match=r"came without a `state`, and .* made with a `state_s"):
-        episodes.add(step, mask=own["mask"])
-    with pytest.raises(ShapeError, match=r"`state` has shape \(1, 3\); .* have \(2, 3\)"):
-        episodes.add(step, state=own["state"][:1], mask=own["mask"])
-    with pytest.raises(ShapeError, match=r"`state` has shape \(2,\); .* have \(2, 3\)"):
-        episodes.add(step, state=own["state"][:, 0], mask=own["mask"])
-    with pytest.raises(ShapeError, match=r"`mask` has shape \(1,\)"):
-        episodes.add(step, state=own["state"], mask=own["mask"][:1])
-    with pytest.raises(ConfigError, match=r"own fields \['mask'\] are missing"):
-        episodes.add(step, state=own["state"])
-    with pytest.raises(ConfigError, match="`state_size` is 0"):
-        EpisodeBuffer(SPEC, capacity=60, num_envs=2, state_size=0)
 
 
 def assert_same(left, right):
@@ -275,9 +266,7 @@ def assert_same(left, right):
 def test_a_resumed_buffer_goes_on_bit_for_bit(tmp_path, steps, capacity, ends):
     first, second = keeping(3, capacity), keeping(3, capacity, seed=1)
     envs = Episodes(3, ends=ends)
-    for _ in range(steps):
-        step = envs.step()
-        first.add(step, **with_state(step))
+    play(first, envs, steps)
     envs.ends = 0.25
     save_checkpoint(tmp_path, first.state_dict())
     second.load_state_dict(load_checkpoint(tmp_path).state)
@@ -291,13 +280,11 @@ def test_a_resumed_buffer_goes_on_bit_for_bit(tmp_path, steps, capacity, ends):
 
 
 def test_unfinished_episodes_have_the_room_that_the_longest_one_needs():
-    episodes, envs = keeping(2, 1_000), Episodes(2, ends=1.0)
+    episodes, envs = keeping(2, 1_000), Episodes(2)
     rooms = []
     for ends in (1.0, 0.0):
         envs.ends = ends
-        for _ in range(100):
-            step = envs.step()
-            episodes.add(step, **with_state(step))
+        play(episodes, envs, 100)
         rooms.append(episodes._open["obs"].shape[1])
     assert rooms == [16, 128]
 
@@ -324,16 +311,12 @@ def test_transitions_of_one_step_are_steps(num_steps):
 
 
 def test_episodes_that_did_not_go_on_after_a_resume_are_dropped():
-    first, second = keeping(2, 60), keeping(2, 60)
-    envs = Episodes(2, ends=0.0)
-    for _ in range(3):
-        step = envs.step()
-        first.add(step, **with_state(step))
+    first, second, envs = keeping(2, 60), keeping(2, 60), Episodes(2, ends=0.0)
+    play(first, envs, 3)
     second.load_state_dict(first.state_dict())
     envs.episode[1], envs.age[1] = 7, 0  # this one has begun a new episode instead
     envs.ends = 2.0
-    step = envs.step()
-    second.add(step, **with_state(step))
+    play(second, envs, 1)
     assert second.num_episodes == 2
     assert len(second) == 4 + 1
 

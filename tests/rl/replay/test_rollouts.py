@@ -14,33 +14,20 @@ from tests.rl.rollouts import CARTPOLE, PENDULUM, draw_rollout
 FIELDS = Rollout.__slots__
 
 
-def travelled(rollout):
-    """Return a rollout after encoding and decoding."""
-    encoded = encode(rollout)
-    return decode(encoded.meta, [memoryview(bytes(buffer)) for buffer in encoded.buffers])
-
-
 @pytest.mark.parametrize(
-    ("policy", "env_id"),
-    [(A2C, "CartPole-v1"), (PPO, "Pendulum-v1"), (IMPALA, "ding_lite/Catch-v0")],
+    ("policy", "env_id", "num_envs"),
+    [(A2C, "CartPole-v1", 40), (PPO, "Pendulum-v1", 40), (IMPALA, "ding_lite/Catch-v0", 4)],
 )
-def test_a_decoded_rollout_gives_the_same_update(policy, env_id):
+def test_a_decoded_rollout_gives_the_same_update(policy, env_id, num_envs):
     """Arrays of decoded rollouts are read-only."""
     with make_envs(env_id, 1) as envs:
         here, there = policy(envs.spec), policy(envs.spec)
-    num_envs = 4 if here.spec.is_image else 40
     rollout = draw_rollout(0, here.spec, num_steps=50, num_envs=num_envs)
-    received = travelled(rollout)
+    encoded = encode(rollout)
+    received = decode(encoded.meta, [memoryview(bytes(buffer)) for buffer in encoded.buffers])
     assert not received.obs.flags.writeable
     assert here.learn([rollout]) == there.learn([received])
     assert here.learn([rollout, rollout]) == there.learn([received, received])
-
-
-def test_the_length_of_a_rollout_counts_env_steps():
-    rollout = draw_rollout(0, CARTPOLE, num_steps=4, num_envs=3)
-    assert (len(rollout), rollout.num_steps, rollout.num_envs) == (12, 4, 3)
-    assert merged(rollout.obs).shape == (12, 4)
-    assert np.shares_memory(merged(rollout.obs), rollout.obs)
 
 
 def test_joined_rollouts_are_concatenated_by_environment():
@@ -49,6 +36,8 @@ def test_joined_rollouts_are_concatenated_by_environment():
     ]
     together = join_rollouts(rollouts, CARTPOLE)
     assert (together.num_steps, together.num_envs, together.version) == (5, 6, 7)
+    assert len(together) == 30
+    assert np.shares_memory(merged(together.obs), together.obs)
     start = 0
     for rollout in rollouts:
         mine = slice(start, start + rollout.num_envs)
@@ -67,19 +56,13 @@ def test_next_values_follow_the_next_step_the_episode_end_or_the_last_obs():
     def value_of(obs):
         return obs.sum(axis=-1)
 
-    value_TN = value_of(together.obs)
-    found = next_values(together, value_TN, value_of(unseen_obs(together)))
-    cut = {
-        (time, env): obs
-        for time, env, obs in zip(
-            together.cut_time, together.cut_env, together.cut_obs, strict=True
-        )
-    }
-    for time in range(together.num_steps):
-        for env in range(together.num_envs):
-            after = together.last_obs if time == 8 else together.obs[time + 1]
-            expected = cut.get((time, env), after[env])
-            assert found[time, env] == pytest.approx(value_of(expected), rel=1e-5)
+    found = next_values(together, value_of(together.obs), value_of(unseen_obs(together)))
+    ends = zip(together.cut_time, together.cut_env, together.cut_obs, strict=True)
+    cut = {(time, env): obs for time, env, obs in ends}
+    for time, env in np.ndindex(together.num_steps, together.num_envs):
+        after = together.last_obs if time == 8 else together.obs[time + 1]
+        expected = cut.get((time, env), after[env])
+        assert found[time, env] == pytest.approx(value_of(expected), rel=1e-5)
     assert cut
 
 
@@ -123,12 +106,11 @@ def test_rollouts_of_other_environments_are_refused():
 def test_contradictory_episode_ends_are_refused():
     rollout = draw_rollout(0, CARTPOLE)
     assert len(rollout.cut_time) > 1
-    faults = [
+    for fault in (
         {"truncated": ~rollout.truncated},
         {"cut_time": rollout.cut_time + 99},
         {"cut_env": rollout.cut_env - 1},
         {"cut_time": rollout.cut_time[::-1].copy(), "cut_env": rollout.cut_env * 0},
-    ]
-    for fault in faults:
+    ):
         with pytest.raises(ShapeError, match="episodes that were cut off"):
             join_rollouts([replace(rollout, **fault)], CARTPOLE)

@@ -11,7 +11,6 @@ from hypothesis import given, strategies as st
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError
 from ding_lite.rl import (
     PrioritizedReplay,
-    Replay,
     ReplayBuffer,
     Transitions,
     load_checkpoint,
@@ -61,6 +60,45 @@ def test_it_holds_the_same_as_a_queue_of_that_length(capacity, sizes, seed):
         assert sampled == set(queue)
 
 
+def test_memory_bytes_is_known_before_allocation():
+    replay = ReplayBuffer(SPEC, capacity=1_000)
+    fields_and_padding = 2 * 4 * 4 + 8 + 4 + 1 + 1 + 4 + 6
+    assert replay.memory_bytes == 1_000 * fields_and_padding
+    told = r"50,000,000,000,000 needs 2,800,000.0 GB .* At most [\d,]+ would fit"
+    with pytest.raises(ConfigError, match=told):
+        ReplayBuffer(SPEC, capacity=50_000_000_000_000)
+    shapeless = ReplayBuffer(capacity=10**14)
+    with pytest.raises(ConfigError, match=r"A replay with `capacity` 100,000,000,000,000 needs"):
+        shapeless.add(transitions(range(5)))
+    assert len(shapeless) == 0
+
+
+@pytest.mark.parametrize(
+    ("held", "batch_size", "told"),
+    [
+        (0, 8, r"`batch_size` is 8.* holds 0"),
+        (5, 8, r"`batch_size` is 8.* holds 5"),
+        (5, 0, r"`batch_size` is 0; it must be a whole number"),
+        (5, 2.0, r"`batch_size` is 2\.0; it must be a whole number"),
+    ],
+)
+def test_more_than_it_holds_cannot_be_sampled(held, batch_size, told):
+    replay = ReplayBuffer(SPEC, capacity=100)
+    replay.add(transitions(range(held)))
+    with pytest.raises(ConfigError, match=told):
+        replay.sample(batch_size)
+
+
+def test_transitions_that_do_not_fit_change_nothing():
+    replay = ReplayBuffer(SPEC, capacity=5)
+    replay.add(transitions(range(5)))
+    wrong = transitions(range(50, 53))
+    with pytest.raises(ShapeError, match=r"`transitions.num_steps` has shape \(2,\)"):
+        replay.add(replace(wrong, num_steps=wrong.num_steps[:2].tolist()))
+    drawn = {row for _ in range(20) for row in reference.rows_of(replay.sample(5))}
+    assert drawn == {*reference.rows_of(transitions(range(5)))}
+
+
 def test_every_transition_is_equally_likely():
     replay = ReplayBuffer(SPEC, capacity=10)
     replay.add(transitions(range(15)))
@@ -79,67 +117,17 @@ def test_samples_follow_the_seed():
     assert draw(0) == draw(0) != draw(1)
 
 
-def test_memory_bytes_is_known_before_allocation():
-    replay = ReplayBuffer(SPEC, capacity=1_000)
-    fields_and_padding = 2 * 4 * 4 + 8 + 4 + 1 + 1 + 4 + 6
-    assert replay.memory_bytes == 1_000 * fields_and_padding
-    assert len(replay) == 0
-    with pytest.raises(
-        ConfigError, match=r"50,000,000,000,000 needs 2,800,000.0 GB .* At most [\d,]+ would fit"
-    ):
-        ReplayBuffer(SPEC, capacity=50_000_000_000_000)
-    shapeless = ReplayBuffer(capacity=10**14)
-    with pytest.raises(ConfigError, match=r"A replay with `capacity` 100,000,000,000,000 needs"):
-        shapeless.add(transitions(range(5)))
-    assert len(shapeless) == 0
-
-
-def test_more_than_it_holds_cannot_be_sampled():
-    replay = ReplayBuffer(SPEC, capacity=100)
-    with pytest.raises(ConfigError, match=r"`batch_size` is 8.* holds 0"):
-        replay.sample(8)
-    replay.add(transitions(range(5)))
-    with pytest.raises(ConfigError, match=r"`batch_size` is 8.* holds 5"):
-        replay.sample(8)
-    with pytest.raises(ConfigError, match=r"`batch_size` is 0; it must be a whole number"):
-        replay.sample(0)
-    with pytest.raises(ConfigError, match=r"`batch_size` is 2\.0; it must be a whole number"):
-        replay.sample(2.0)  # type: ignore[arg-type]
-
-
-def test_transitions_that_do_not_fit_change_nothing():
-    replay = ReplayBuffer(SPEC, capacity=5)
-    replay.add(transitions(range(5)))
-    before = set(reference.rows_of(replay.sample(5))) | set(reference.rows_of(replay.sample(5)))
-    wrong = transitions(range(50, 53))
-    with pytest.raises(ShapeError, match=r"`transitions.num_steps` has shape \(2,\)"):
-        replay.add(replace(wrong, num_steps=wrong.num_steps[:2].tolist()))
-    drawn = [row for _ in range(20) for row in reference.rows_of(replay.sample(5))]
-    assert before <= set(drawn)
-    assert {row[0][0] for row in drawn} == {0.0, 1.0, 2.0, 3.0, 4.0}
-
-
-def test_transitions_of_another_environment_are_refused():
-    replay = ReplayBuffer(make_envs("Pendulum-v1", 1).spec, capacity=100)
-    assert isinstance(replay, Replay)
-    with pytest.raises(ShapeError, match=r"`transitions.obs` has shape \(5, 4\).*\(5, 3\)"):
-        replay.add(transitions(range(5)))
-    with pytest.raises(ConfigError, match=r"`capacity` is 0"):
-        ReplayBuffer(SPEC, capacity=0)
-
-
 def test_without_a_spec_the_first_transitions_set_the_shapes():
-    replay = ReplayBuffer(capacity=100)
+    replay, first = ReplayBuffer(capacity=100), transitions(range(5))
     assert replay.memory_bytes == 0
-    first = transitions(range(5))
     replay.add(replace(first, obs=first.obs.astype(np.float64)))
     assert replay.memory_bytes == ReplayBuffer(SPEC, capacity=100).memory_bytes
     assert set(reference.rows_of(replay.sample(5))) <= set(reference.rows_of(first))
     assert replay.sample(5).obs.dtype == torch.float32
-    with pytest.raises(
-        ShapeError, match=r"`transitions.obs` has shape \(5, 3\); this replay keeps"
-    ):
+    with pytest.raises(ShapeError, match=r"`transitions.obs` has shape \(5, 3\); this replay keep"):
         replay.add(replace(first, obs=first.obs[:, :3]))
+    with pytest.raises(ConfigError, match=r"`capacity` is 0"):
+        ReplayBuffer(SPEC, capacity=0)
 
 
 def test_the_size_of_a_full_replay_is_logged_at_the_start(caplog):
@@ -200,33 +188,25 @@ def test_a_state_shares_the_memory_of_the_replay():
 
 
 def test_the_state_of_another_replay_is_refused():
-    replay = ReplayBuffer(SPEC, capacity=10)
+    replay, own = ReplayBuffer(SPEC, capacity=10), ReplayBuffer(SPEC, capacity=10, fields=OWN)
     replay.add(transitions(range(4)))
-    state = replay.state_dict()
-    pendulum = make_envs("Pendulum-v1", 1).spec
-    with pytest.raises(CheckpointError, match=r"The saved `obs` is .*\(4,\).* keeps .*\(3,\)"):
-        ReplayBuffer(pendulum, capacity=10).load_state_dict(state)
-    with pytest.raises(CheckpointError, match="a capacity of 10, this one of 20"):
-        ReplayBuffer(SPEC, capacity=20).load_state_dict(state)
-    with pytest.raises(CheckpointError, match=r"no state of a ReplayBuffer: it has \['q_net'\]"):
-        replay.load_state_dict({"q_net": 1})
-    for wrong in ({"next": 99}, {"oldest": -1}, {"oldest": 9}, {"next": 2.0}, {"oldest": "0"}):
-        with pytest.raises(CheckpointError, match="which is impossible"):
-            replay.load_state_dict({**state, **wrong})
-    own = ReplayBuffer(SPEC, capacity=10, fields=OWN)
     own.add(transitions(range(3)), **own_of(range(3)))
-    with pytest.raises(CheckpointError, match=r"The saved `\w+` is .*keeps None.* other `fields`"):
-        replay.load_state_dict(own.state_dict())
-    with pytest.raises(CheckpointError, match=r"The saved `log_prob` is None"):
-        own.load_state_dict(state)
+    state, pendulum = replay.state_dict(), make_envs("Pendulum-v1", 1).spec
+    wrong = ({"next": 99}, {"oldest": -1}, {"oldest": 9}, {"next": 2.0}, {"oldest": "0"})
+    for other, loaded, told in (
+        (ReplayBuffer(pendulum, capacity=10), state, r"The saved `obs` is .*\(4,\).* keeps .*\(3,"),
+        (ReplayBuffer(SPEC, capacity=20), state, "a capacity of 10, this one of 20"),
+        (replay, {"q_net": 1}, r"no state of a ReplayBuffer: it has \['q_net'\]"),
+        (replay, own.state_dict(), r"The saved `\w+` is .*keeps None.* other `fields`"),
+        (own, state, r"The saved `log_prob` is None"),
+        *((replay, {**state, **each}, "which is impossible") for each in wrong),
+    ):
+        with pytest.raises(CheckpointError, match=told):
+            other.load_state_dict(loaded)
     assert len(replay) == 4
 
 
-OWN: dict[str, Any] = {
-    "log_prob": ((), np.float32),
-    "hidden": ((2, 3), np.float64),
-    "flag": ((), bool),
-}
+OWN = {"log_prob": ((), np.float32), "hidden": ((2, 3), np.float64), "flag": ((), bool)}
 
 
 def own_of(numbers):
@@ -240,8 +220,7 @@ def own_of(numbers):
 
 
 def check_own(batch):
-    number_B = to_numpy(batch.obs)[:, 0].astype(int)
-    expected = own_of(number_B)
+    expected = own_of(to_numpy(batch.obs)[:, 0].astype(int))
     assert list(batch.extra) == ["log_prob", "hidden", "flag"]
     for name, array in expected.items():
         assert isinstance(batch.extra[name], torch.Tensor)
@@ -276,44 +255,44 @@ def test_own_fields_of_images_lie_beside_the_frames():
     batch = replace(transitions(range(3)), obs=obs, next_obs=obs + 1)
     replay.add(batch, log_prob=-np.arange(3, dtype=np.float32))
     sampled = replay.sample(3)
-    np.testing.assert_array_equal(
-        to_numpy(sampled.extra["log_prob"]), -to_numpy(sampled.obs)[:, 0, 0, 0].astype(np.float32)
-    )
+    expected = -to_numpy(sampled.obs)[:, 0, 0, 0].astype(np.float32)
+    np.testing.assert_array_equal(to_numpy(sampled.extra["log_prob"]), expected)
 
 
 @pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplay])
 def test_a_step_is_refused_with_what_makes_transitions_of_it(kind):
     with make_envs("CartPole-v1", 2) as envs:
-        envs.reset()
         step = envs.step(envs.random_actions())
-        replay = kind(envs.spec, capacity=10)
-        with pytest.raises(ConfigError, match=r"is a Step; .* `NStep\(policy.n_step.*\)\(step\)`"):
-            replay.add(step)
-        with pytest.raises(ConfigError, match="`transitions` is None"):
-            replay.add(None)
-        with pytest.raises(ConfigError, match=r"arrays were expected, with a row for each"):
-            replay.add(
-                Transitions(*(getattr(transitions([3]), f.name)[0] for f in fields(Transitions)))
-            )
+    replay, rowless = kind(SPEC, capacity=10), transitions([3])
+    rowless = Transitions(*(getattr(rowless, f.name)[0] for f in fields(Transitions)))
+    for wrong, told in (
+        (step, r"is a Step; .* `NStep\(policy.n_step.*\)\(step\)`"),
+        (None, "`transitions` is None"),
+        (rowless, r"arrays were expected, with a row for each"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            replay.add(wrong)
     assert len(replay) == 0
 
 
-def test_missing_unknown_and_misshaped_own_fields_are_refused():
+@pytest.mark.parametrize(
+    ("change", "error", "told"),
+    [
+        ({"hidden": None, "flag": None}, ConfigError, r"fields \['hidden', 'flag'\] are missing"),
+        ({"log_prop": 1}, ConfigError, r"'log_prop' is no field.*Did you mean \"log_prob\""),
+        ({"log_prob": np.ones(3)}, ShapeError, r"`log_prob` has shape \(3,\); .* \(4,\) for 4"),
+        ({"flag": np.ones(4)}, ShapeError, r"`flag` is an array of float64; .* keeps bool"),
+        ({"flag": [True] * 4}, ShapeError, r"`flag` is a list; an array or a tensor was expected"),
+    ],
+)
+def test_missing_unknown_and_misshaped_own_fields_are_refused(change, error, told):
     replay = ReplayBuffer(SPEC, capacity=10, fields=OWN)
-    batch, own = transitions(range(4)), own_of(range(4))
-    with pytest.raises(ConfigError, match=r"own fields \['hidden', 'flag'\] are missing"):
-        replay.add(batch, log_prob=own["log_prob"])
-    with pytest.raises(ConfigError, match=r"'log_prop' is no field.*Did you mean \"log_prob\""):
-        replay.add(batch, log_prop=own["log_prob"])
-    with pytest.raises(ShapeError, match=r"`log_prob` has shape \(3,\); .* keeps \(4,\) for 4"):
-        replay.add(batch, **own | {"log_prob": own["log_prob"][:3]})
-    with pytest.raises(ShapeError, match=r"`flag` is an array of float32; .* keeps bool"):
-        replay.add(batch, **own | {"flag": own["log_prob"]})
-    with pytest.raises(ShapeError, match=r"`flag` is a list; an array or a tensor was expected"):
-        replay.add(batch, **own | {"flag": [True] * 4})
+    own = {k: v for k, v in (own_of(range(4)) | change).items() if v is not None}
+    with pytest.raises(error, match=told):
+        replay.add(transitions(range(4)), **own)
     assert len(replay) == 0
     with pytest.raises(ConfigError, match="'flag' is no field of this replay, which keeps none"):
-        ReplayBuffer(SPEC, capacity=10).add(batch, flag=own["flag"])
+        ReplayBuffer(SPEC, capacity=10).add(transitions(range(4)), flag=np.ones(4, bool))
 
 
 @pytest.mark.parametrize(
@@ -346,9 +325,9 @@ def test_a_resumed_replay_goes_on_bit_for_bit(tmp_path, spec, count):
     second.load_state_dict(load_checkpoint(tmp_path).state)
     assert len(first) == len(second)
     for start in range(100, 140, 4):
-        numbers, batches = range(start, start + 4), []
+        batches = []
         for replay in (first, second):
-            replay.add(transitions(numbers), **own_of(numbers))
+            replay.add(transitions(range(start, start + 4)), **own_of(range(start, start + 4)))
             batches.append(replay.sample(3))
             check_own(batches[-1])
         assert reference.rows_of(batches[0]) == reference.rows_of(batches[1])
@@ -360,20 +339,14 @@ def test_a_replay_on_a_device_holds_and_draws_what_one_on_the_cpu_does(capacity,
     """The tensors of a CPU stand for those of a device."""
     here = ReplayBuffer(SPEC, capacity=capacity, seed=3)
     monkeypatch.setattr("ding_lite.rl.replay.uniform.is_host", lambda device: False)
-    there = ReplayBuffer(SPEC, capacity=capacity, seed=3)
+    there, resumed = (ReplayBuffer(SPEC, capacity=capacity, seed=3) for _ in range(2))
     for start, count in ((0, 4), (4, 7), (11, 2), (13, 20)):
-        batch = transitions(range(start, start + count))
-        here.add(batch)
-        there.add(batch)
-        ours, theirs = here.sample(len(here)), there.sample(len(there))
-        for field in fields(ours):
-            expected = to_numpy(getattr(ours, field.name))
-            np.testing.assert_array_equal(to_numpy(getattr(theirs, field.name)), expected)
-    resumed = ReplayBuffer(SPEC, capacity=capacity)
+        for replay in (here, there):
+            replay.add(transitions(range(start, start + count)))
+        ours, theirs = (reference.rows_of(each.sample(len(each))) for each in (here, there))
+        assert ours == theirs
     resumed.load_state_dict(here.state_dict())
-    np.testing.assert_array_equal(
-        to_numpy(resumed.sample(5).reward), to_numpy(there.sample(5).reward)
-    )
+    assert reference.rows_of(resumed.sample(5)) == reference.rows_of(there.sample(5))
     assert there.memory_bytes <= here.memory_bytes
 
 
