@@ -193,12 +193,8 @@ class Bench(ABC):
 class TransportContract:
     """The contract."""
 
-    # -- messages ------------------------------------------------------------------------
-
     @pytest.mark.parametrize("lane", [CONTROL, BULK])
-    def test_messages_of_every_form_arrive_in_both_directions(
-        self, bench: Bench, lane: Lane
-    ) -> None:
+    def test_messages_of_every_form_arrive_in_both_directions(self, bench, lane: Lane) -> None:
         hub, leaf, to_leaf, to_hub = bench.both()
         sizes = (0, 1, 65_535, CHUNK_ABOVE - 1, CHUNK_ABOVE, CHUNK_ABOVE + 1, 2 * CHUNK_ABOVE + 7)
         sent: list[list[Frame]] = [[b"head", b"", bytes(100_000)], [b""], [b"a", memoryview(b"bc")]]
@@ -326,8 +322,6 @@ class TransportContract:
         assert not leaf.transport.send(to_hub, CONTROL, [b"hello"])
         hub.transport.close()
         assert not hub.transport.send(to_leaf, CONTROL, [b"hello"])
-
-    # -- links ---------------------------------------------------------------------------
 
     def test_a_broken_link_is_reported_and_reconnects_under_its_id(self, bench: Bench) -> None:
         hub, address = bench.listener()
@@ -499,8 +493,6 @@ class TransportContract:
         assert leaf.send(to_hub, CONTROL, b"hello")
         hub.wait(lambda: bool(hub.messages))
 
-    # -- the sink ------------------------------------------------------------------------
-
     def test_the_sink_is_called_on_one_thread_and_its_tick_comes_last(self, bench: Bench) -> None:
         hub, leaf, to_leaf, to_hub = bench.both()
         for number in range(100):
@@ -540,9 +532,7 @@ class TransportContract:
         leaf.do(ask)
         assert hub.hear(1) == [[b"next turn"]]
 
-    def test_an_error_of_the_sink_affects_only_its_message(
-        self, bench: Bench, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_an_error_of_the_sink_affects_only_its_message(self, bench, caplog) -> None:
         hub, leaf, _, to_hub = bench.both()
         note = hub.on_message
 
@@ -562,8 +552,6 @@ class TransportContract:
         assert hub.contents == [[b"1"], [b"2"], [b"3"]]
         assert caplog.text.count("could not be handled") == 1
         assert "a listener's own error" in caplog.text
-
-    # -- pumping --------------------------------------------------------------------------
 
     def test_a_pumping_thread_calls_the_sink_for_every_message(self, bench: Bench) -> None:
         hub, leaf, to_leaf, to_hub = bench.both()
@@ -626,8 +614,6 @@ class TransportContract:
         leaf.transport.wake_pump()
         hub.transport.wake_pump()
         assert leaf.calls[-1] == "turn"
-
-    # -- the end -------------------------------------------------------------------------
 
     def test_closing_is_safe_at_any_time_and_twice(self, bench: Bench) -> None:
         gone, address = bench.listener()

@@ -66,8 +66,6 @@ class Proxy:
         )
         self._thread.start()
 
-    # -- what a test may do to the wire --------------------------------------------------
-
     def lead_to(self, target: str) -> None:
         """Forward the connections from now on."""
         place = Address.parse(target)
@@ -122,8 +120,6 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._is_over.set)
         self._thread.join()
         self._loop.close()
-
-    # -- on the thread -------------------------------------------------------------------
 
     async def _serve(self, listener: socket.socket) -> None:
         server = await asyncio.start_server(self._accept, sock=listener, limit=_MOST_READ)

@@ -173,8 +173,6 @@ class Story:
         elif max(map(len, self.incarnations)) < 4:
             self.restart(node)
 
-    # -- what must hold at the end ---------------------------------------------------------
-
     def settle(self) -> None:
         """Remove all faults, and wait until all expected messages have arrived."""
         self.cluster.network.heal()
@@ -255,9 +253,7 @@ def story(clock: ManualClock, name: str) -> Iterator[Story]:
 
 @SEEDS
 @pytest.mark.parametrize("name", TOPOLOGIES)
-def test_delivery_guarantees_hold_under_random_network_faults(
-    clock: ManualClock, name: str, seed: int
-) -> None:
+def test_delivery_guarantees_hold_under_random_network_faults(clock, name: str, seed: int) -> None:
     rng = random.Random(seed)
     with story(clock, name) as job:
         for _ in range(rng.choice([20, 100, 300])):
@@ -279,9 +275,7 @@ def test_delivery_guarantees_hold_under_random_network_faults(
 
 @SEEDS
 @pytest.mark.parametrize("name", ["pair", "star", "tree", "eight"])
-def test_each_item_is_taken_once_under_random_network_faults(
-    clock: ManualClock, name: str, seed: int
-) -> None:
+def test_each_item_is_taken_once_under_random_network_faults(clock, name: str, seed: int) -> None:
     """The clock is frozen, so no node is given up and no item goes to another receiver."""
     rng = random.Random(seed)
     num_nodes, topology = TOPOLOGIES[name]
@@ -328,9 +322,6 @@ def test_each_item_is_taken_once_under_random_network_faults(
     assert sorted(taken) == [(node, number) for node in senders for number in range(100)]
 
 
-# -- programs ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", TOPOLOGIES)
 @pytest.mark.parametrize("last", [0, 1])
 def test_finish_reaches_all_nodes_after_their_links_recover(name: str, last: int) -> None:
@@ -365,9 +356,6 @@ def test_finish_reaches_all_nodes_after_their_links_recover(name: str, last: int
         has_set.wait(10.0)
         cluster.network.heal()
         assert cluster.results(timeout=15.0) == [(node, True) for node in range(num_nodes)]
-
-
-# -- regressions found by random faults ------------------------------------------------------
 
 
 def test_a_node_without_a_handshake_acknowledges_nothing(clock: ManualClock) -> None:
@@ -424,9 +412,7 @@ def test_late_messages_to_an_earlier_incarnation_acknowledge_nothing() -> None:
     assert [a.args for a in arrived if isinstance(a, EventArrived)] == [(2, 0), (2, 1), (2, 2)]
 
 
-def test_a_peer_that_was_silent_is_lost_once_and_joins_once(
-    clock: ManualClock,
-) -> None:
+def test_a_peer_that_was_silent_is_lost_once_and_joins_once(clock) -> None:
     with Cluster(2, clock=clock) as cluster:
         hub, leaf = (Recorder(router) for router in cluster.routers)
         never: Future[None] = Future()

@@ -49,9 +49,7 @@ def _wait_for_replay(task: Task, ctx: Context) -> object:
         (alone._barrier, StepCancelled),
     ],
 )
-def test_the_error_leaves_run_and_the_other_node_continues(
-    waiting: alone.Waiting, outcome: object
-) -> None:
+def test_the_error_leaves_run_and_the_other_node_continues(waiting, outcome) -> None:
     has_failed = threading.Event()
 
     def main() -> object:

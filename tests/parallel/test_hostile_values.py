@@ -132,12 +132,7 @@ def test_a_concurrently_changed_value_arrives_as_one_of_its_states() -> None:
         thread.join()
 
 
-# -- on a node --------------------------------------------------------------------------------
-
-
-def test_a_ctx_value_that_cannot_be_encoded_is_left_out_with_one_warning(
-    start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_ctx_value_that_cannot_be_encoded_is_left_out_with_one_warning(start, caplog) -> None:
     routers = start(2)
     recorder = Recorder(routers[1])
     values: dict[Any, Any] = {
@@ -235,9 +230,7 @@ def test_every_result_and_error_of_a_handler_is_answered(start: Start) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError(), SystemExit(1), asyncio.CancelledError()])
-def test_an_error_of_a_listener_affects_only_its_call(
-    start: Start, error: BaseException, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_of_a_listener_affects_only_its_call(start, error: BaseException, caplog) -> None:
     routers = start(2)
 
     def fail(*_: object) -> None:
@@ -265,9 +258,7 @@ def test_an_event_with_a_failing_constructor_affects_no_other_event(start: Start
     assert routers[1].links.dropped.count == 10
 
 
-def test_a_call_or_item_with_a_failing_constructor_is_an_error_at_its_sender(
-    start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_call_or_item_with_a_failing_constructor_is_an_error_at_its_sender(start, caplog) -> None:
     routers = start(2)
     routers[1].register("echo", lambda value: value)
     with pytest.raises(RemoteError, match=r"`test_hostile_values\.Exits` cannot be built"):

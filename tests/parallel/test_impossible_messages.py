@@ -73,9 +73,6 @@ def test_a_handshake_of_the_same_incarnation_cannot_skip_events() -> None:
     )  # a new incarnation may: its events began before
 
 
-# -- dropped messages are counted ----------------------------------------------------------------
-
-
 def found(kind: Kind, body: Any = None, **more: Any) -> list[Any]:
     meta = b"" if body is None else encode(body).meta
     return Envelope(
@@ -114,9 +111,7 @@ DROPPED: dict[str, Callable[[], list[Any]]] = {
 }
 
 
-def test_every_dropped_message_is_counted(
-    cluster: Cluster, rogue: tuple[End, Link], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_every_dropped_message_is_counted(cluster, rogue, caplog) -> None:
     end, link = rogue
     hub = cluster.routers[0]
 

@@ -65,9 +65,6 @@ def job() -> Iterator[Job]:
         wire.heal()
 
 
-# -- cuts ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("reset", [True, False])
 def test_a_cut_is_detected_on_both_sides_and_recovers(job: Job, reset: bool) -> None:
     for number in range(1, 4):
@@ -148,9 +145,6 @@ def test_a_handshake_or_event_cut_anywhere_arrives_once(job: Job) -> None:
     job.work_goes_on()
 
 
-# -- silence -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("way", [UP, DOWN])
 def test_a_partition_is_detected_on_both_sides_and_recovers(job: Job, way: str) -> None:
     """Late messages arrive in order, and the ctx is the newest."""
@@ -204,9 +198,6 @@ def test_a_redialled_node_is_back_though_its_peer_still_holds_the_old_link(job: 
     job.work_goes_on()
 
 
-# -- slow and in pieces --------------------------------------------------------------------
-
-
 def test_bytes_written_one_by_one_make_the_same_messages(job: Job) -> None:
     job.wire.split()
     job.wire.cut()  # so that the greetings are split too
@@ -231,9 +222,7 @@ def test_a_long_delay_is_no_loss(job: Job) -> None:
 
 
 @pytest.mark.parametrize(("way", "num_bytes"), [(UP, 6 * MEGABYTE), (DOWN, 12 * MEGABYTE)])
-def test_a_large_event_on_a_slow_wire_arrives_at_the_first_attempt(
-    job: Job, way: str, num_bytes: int
-) -> None:
+def test_a_large_event_on_a_slow_wire_arrives_at_the_first_attempt(job, way, num_bytes) -> None:
     """It takes longer than the peer timeout, as one frame and as many chunks."""
     sender, recorder = (job.leaf, job.hub_recorder) if way == UP else (job.hub, job.leaf_recorder)
     job.wire.throttle(num_bytes / 5.0)

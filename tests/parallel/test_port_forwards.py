@@ -43,9 +43,7 @@ def test_a_node_waits_for_node_0_behind_an_early_forward(
                 assert (hub.peers, leaf.peers) == ((1,), (0,))
 
 
-def test_a_timeout_names_a_forward_without_a_backend(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_timeout_names_a_forward_without_a_backend(tmp_path, caplog) -> None:
     key = str(make_key(tmp_path / "key"))
     with Proxy("") as wire:
         leaf = NodeRouter(leaf_spec(1, wire.address, 2, key_file=key))

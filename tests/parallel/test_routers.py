@@ -55,9 +55,6 @@ def connected(stack: ExitStack, specs: Sequence[NodeSpec]) -> list[NodeRouter]:
     return nodes
 
 
-# -- events --------------------------------------------------------------------------------
-
-
 def test_an_event_reaches_every_other_node_once_with_arguments_of_its_own(routers: Any) -> None:
     recorders, named = [Recorder(router) for router in routers], threading.Event()
     routers[3].on("weights", lambda *_, by: named.set() if by == "dqn" else None)
@@ -71,9 +68,6 @@ def test_an_event_reaches_every_other_node_once_with_arguments_of_its_own(router
         assert (sender, event, found.tolist(), others) == (1, "weights", [0.0, 0.0], [7, "λ"])
         found[:] = 5.0
     assert recorders[1].events == []
-
-
-# -- values --------------------------------------------------------------------------------
 
 
 def test_ctx_values_go_to_the_nodes_that_the_patterns_match(routers: Any) -> None:
@@ -135,9 +129,6 @@ def test_a_node_can_read_its_published_values_as_they_were_then(routers: Any) ->
     assert routers[0].published("ctx/number") == 4
 
 
-# -- items ---------------------------------------------------------------------------------
-
-
 def test_each_item_goes_to_one_of_the_nodes_that_match(routers: Any) -> None:
     items = [{"n": np.full(2, number)} for number in range(4)]
     for item in items:
@@ -162,9 +153,6 @@ def test_a_full_receiver_makes_the_sender_wait_until_it_takes_an_item(routers: A
     first = leaf.receive("work", timeout=WAIT_S)
     assert (first.node_id, first.value, first.id.number) == (0, 1, 1)
     assert hub.send("work", 2, to="node.1", in_flight=1, timeout=WAIT_S)
-
-
-# -- calls ---------------------------------------------------------------------------------
 
 
 def test_a_call_gives_the_answer_or_the_error_of_its_handler(routers: Any) -> None:

@@ -40,9 +40,7 @@ def runs(kind: str) -> Iterator[Callable[[int | None], int]]:
 @KINDS
 @pytest.mark.parametrize("topology", ["star", "mesh"])
 @pytest.mark.parametrize("is_together", [True, False])
-def test_the_end_of_a_run_does_not_end_the_next_one(
-    is_together: bool, topology: str, kind: str
-) -> None:
+def test_the_end_of_a_run_does_not_end_the_next_one(is_together, topology, kind) -> None:
     def main() -> list[int]:
         world, made = World.current(), []
         with runs(kind) as run:

@@ -121,18 +121,13 @@ def test_an_unauthenticated_connection_does_no_harm(job: Job, name: str) -> None
 @pytest.mark.parametrize(
     "start", [b"", SIGNATURE, greeting(b"CURVE")[:40], greeting(b"CURVE")], ids=len
 )
-def test_a_connection_silent_in_the_handshake_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: bytes
-) -> None:
+def test_a_connection_silent_in_the_handshake_is_closed(tmp_path, monkeypatch, start) -> None:
     monkeypatch.setitem(OPTIONS, zmq.HANDSHAKE_IVL, 200)
     with closing(NodeRouter(hub_spec(key_file=str(make_key(tmp_path / "key"))))) as hub:
         place = Address.parse(str(hub.address))
         with socket.create_connection((place.place, place.port)) as connection:
             connection.sendall(start)
             assert is_cut(connection)
-
-
-# -- a peer with the right key -------------------------------------------------------------
 
 
 def hello() -> Envelope:
@@ -174,9 +169,7 @@ def as_node_2(context: zmq.Context[Any], job: Job, lane: Lane) -> Any:
     return peer
 
 
-def test_a_peer_that_sends_garbage_affects_no_other_node(
-    job: Job, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_peer_that_sends_garbage_affects_no_other_node(job, caplog) -> None:
     rng = random.Random(7)
     messages = [read_frames(path) for path in sorted(FOLDER.glob("*.hex"))]
     messages.append([b"DCHK\1\1" + struct.pack("<HIQQ", 0, 1, 1, 40), struct.pack("<Q", 40)])

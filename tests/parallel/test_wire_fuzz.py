@@ -56,9 +56,6 @@ def joined(frames: Frames) -> list[bytes]:
     return [b"".join(frames[:2]), *frames[2:]]
 
 
-# -- how a message gets broken ---------------------------------------------------------------
-
-
 def edit_header(rng: random.Random, frames: Frames, _: list[Frames]) -> Frames:
     """Overwrite some bytes of the header, at the borders of its fields more often than not."""
     header = bytearray(frames[0])
@@ -137,9 +134,6 @@ def mutant(seed: int, golden: list[Frames]) -> Frames:
         repaired = Envelope(kind=kind, src=1, dst=0, meta=frames[1], buffers=buffers)
         frames = split([bytes(frame) for frame in repaired.frames()])
     return frames
-
-
-# -- what must hold --------------------------------------------------------------------------
 
 
 @pytest.mark.deadline(120.0 + NUM_MUTANTS / 500)

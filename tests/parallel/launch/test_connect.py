@@ -65,9 +65,7 @@ def job(num_nodes: int, topology: str, ports: list[int], **plan: Any) -> list[No
 
 
 @pytest.mark.parametrize(("num_nodes", "topology"), [(2, "star"), (2, "mesh"), (3, "mesh")])
-def test_labels_of_peers_arrive_in_the_handshake(
-    ports: list[int], num_nodes: int, topology: str
-) -> None:
+def test_labels_of_peers_arrive_in_the_handshake(ports, num_nodes: int, topology: str) -> None:
     specs = job(num_nodes, topology, ports, roles=["learner", "player", "player"][:num_nodes])
 
     def main(world: World) -> object:
@@ -100,9 +98,7 @@ def test_a_leaf_of_a_star_names_the_nodes_with_unknown_labels(ports: list[int]) 
     assert other.startswith("Node 2 does not know the labels of the nodes [1]")
 
 
-def test_a_leaf_of_a_star_knows_the_roles_of_the_call_and_more_labels_of_peers(
-    ports: list[int],
-) -> None:
+def test_a_leaf_of_a_star_knows_the_roles_of_the_call_and_more_labels_of_peers(ports) -> None:
     roles = ["server", "agent", "agent"]
     hub, *leaves = job(3, "star", ports, roles=roles)
     hub = replace(hub, labels=hub.labels | {"gpu"}, world=())  # as by DING_LITE_LABELS
@@ -147,9 +143,7 @@ def test_the_error_reports_what_listens_at_the_address_of_a_missing_peer(ports: 
     assert str(e.value).endswith("(Connection refused). Look elsewhere.")
 
 
-def test_a_program_that_a_node_starts_is_told_of_the_variables_of_the_launcher(
-    ports: list[int],
-) -> None:
+def test_a_program_that_a_node_starts_is_told_of_the_variables_of_the_launcher(ports) -> None:
     hub, leaf = job(2, "star", ports)
 
     def start_again() -> list[str]:

@@ -24,9 +24,6 @@ def labels_within(**options: Any) -> set[str]:
     return set(labels)
 
 
-# -- running main --------------------------------------------------------------------------
-
-
 def test_main_runs_in_this_process_as_often_as_it_is_called() -> None:
     def main(*args: object, **kwargs: object) -> object:
         return args, kwargs
@@ -63,17 +60,11 @@ def test_the_router_is_reset_after_main_and_an_error_of_it_propagates() -> None:
     contextvars.copy_context().run(look)
 
 
-# -- Parallel() ----------------------------------------------------------------------------
-
-
 def test_parallel_has_is_active_and_node_id() -> None:
     assert not Parallel().is_active
     with Cluster(2) as cluster, use_router(cluster.routers[1]):
         assert Parallel().is_active
         assert Parallel().node_id == 1
-
-
-# -- labels and roles ----------------------------------------------------------------------
 
 
 def test_labels_and_roles_are_one_or_several_in_every_topology() -> None:
@@ -93,8 +84,6 @@ def test_labels_and_roles_of_the_environment_are_added(monkeypatch: pytest.Monke
     expected |= {"evaluator", "evaluator.0"}
     assert labels_within(labels="gpu", roles=["learner"]) == expected
 
-
-# -- refusals ------------------------------------------------------------------------------
 
 REFUSED: list[tuple[dict[str, Any], dict[str, str], str]] = [
     ({"labels": "a b"}, {}, "'a b' is no label"),
@@ -146,9 +135,6 @@ def test_a_key_that_the_protocol_does_not_need_is_named(caplog: pytest.LogCaptur
     assert "`key_file` is not used: with the protocol `ipc`" in caplog.text
 
 
-# -- launchers -----------------------------------------------------------------------------
-
-
 @pytest.fixture
 def torchrun(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     for name, value in TORCHRUN.items():
@@ -164,9 +150,7 @@ def spec(monkeypatch: pytest.MonkeyPatch) -> list[NodeSpec]:
     return taken
 
 
-def test_a_launcher_sets_the_number_of_nodes(
-    torchrun: pytest.MonkeyPatch, spec: list[NodeSpec]
-) -> None:
+def test_a_launcher_sets_the_number_of_nodes(torchrun, spec) -> None:
     Parallel.runner(8, "star", roles=["learner", "collector", "collector"])
     [one] = spec
     assert (one.node_id, one.num_nodes) == (1, 3)
@@ -175,9 +159,7 @@ def test_a_launcher_sets_the_number_of_nodes(
         Parallel.runner(8, roles=["collector"] * 8)
 
 
-def test_ports_come_from_the_call_then_the_environment_then_the_launcher(
-    torchrun: pytest.MonkeyPatch, spec: list[NodeSpec]
-) -> None:
+def test_ports_come_from_the_call_then_the_environment_then_the_launcher(torchrun, spec) -> None:
     Parallel.runner(3, "star")
     torchrun.setenv("DING_LITE_PORTS", "7000")
     Parallel.runner(3, "star")
@@ -188,9 +170,7 @@ def test_ports_come_from_the_call_then_the_environment_then_the_launcher(
     assert ports == [place.port, 7000, 6000]
 
 
-def test_settings_of_a_node_override_a_launcher(
-    torchrun: pytest.MonkeyPatch, spec: list[NodeSpec]
-) -> None:
+def test_settings_of_a_node_override_a_launcher(torchrun, spec) -> None:
     torchrun.setenv("DING_LITE_NUM_NODES", "2")
     torchrun.setenv("DING_LITE_NODE_ID", "0")
     torchrun.setenv("DING_LITE_PORTS", "50515")
@@ -205,9 +185,7 @@ def test_attach_to_overrides_a_launcher(torchrun: pytest.MonkeyPatch, spec: list
     assert (guest.node_id, guest.num_nodes) == (4, 0)
 
 
-def test_the_local_engine_and_a_launcher_of_one_process_start_nodes_here(
-    torchrun: pytest.MonkeyPatch,
-) -> None:
+def test_the_local_engine_and_a_launcher_of_one_process_start_nodes_here(torchrun) -> None:
     assert labels_within(engine="local") == {"standalone", "node.0"}
     torchrun.setenv("DING_LITE_ENGINE", "local")
     assert labels_within() == {"standalone", "node.0"}

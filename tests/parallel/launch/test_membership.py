@@ -114,9 +114,6 @@ def test_the_logged_address_of_node_0_is_one_to_connect_to(tmp_path: Path, caplo
     assert f"further nodes join by DING_LITE_ATTACH_TO={where}" in caplog.messages
 
 
-# -- places --------------------------------------------------------------------------------
-
-
 def test_a_joining_node_gets_the_next_id_and_the_next_number_of_its_role(job: Any) -> None:
     here = job()
     spec = here.ask(labels=["gpu"])
@@ -141,9 +138,7 @@ def test_the_place_of_a_node_that_left_is_reused(job: Any) -> None:
     assert World(here.routers[0]).num_nodes == 2
 
 
-def test_only_the_newcomer_dials_where_another_node_takes_a_freed_place(
-    job: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_newcomer_dials_where_another_node_takes_a_freed_place(job, monkeypatch) -> None:
     here = job("mesh")
     here.grow()
     dialled: list[int] = []
@@ -159,9 +154,7 @@ def test_only_the_newcomer_dials_where_another_node_takes_a_freed_place(
     assert dialled == []
 
 
-def test_the_place_of_a_lost_node_is_reserved_for_the_grace_period(
-    job: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_place_of_a_lost_node_is_reserved_for_the_grace_period(job, monkeypatch) -> None:
     here, hub = (begun := job()), begun.routers[0]
     recorders = [Recorder(hub), Recorder(here.routers[1])]
     here.grow()
@@ -195,9 +188,7 @@ def test_an_invalid_role_is_refused_without_using_a_place(job: Any, roles: list[
     assert here.grow().node_id == 2
 
 
-def test_a_place_that_is_not_taken_in_time_is_assigned_again(
-    job: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_that_is_not_taken_in_time_is_assigned_again(job, monkeypatch) -> None:
     here = job()
     with monkeypatch.context() as patch:
         patch.setattr(membership, "JOIN_TIMEOUT_S", 0.2)
@@ -217,9 +208,6 @@ def test_a_job_to_join_that_is_not_there_is_named_with_the_given_time() -> None:
         plan = JobPlan(num_nodes=1, protocol="tcp", startup_timeout=0.2)
         with pytest.raises(DeadlineExceeded, match=r"has waited 0\.2 s .* Something listens on"):
             joining_node(plan, [address], None)
-
-
-# -- state of a joining node ---------------------------------------------------------------
 
 
 def test_a_joining_node_gets_values_that_were_published_before(job: Any) -> None:
@@ -249,9 +237,6 @@ def test_events_and_calls_reach_a_node_that_has_joined(job: Any) -> None:
     assert hub.call(2, "twice", 4) == 8
     assert hub.send("items", 5, to="collector.1")
     assert late.receive("items", timeout=5.0).value == 5
-
-
-# -- groups --------------------------------------------------------------------------------
 
 
 def test_a_group_is_fixed_and_members_now_has_joined_nodes(job: Any) -> None:
@@ -306,9 +291,6 @@ def test_a_node_that_gets_a_freed_number_is_a_new_member_of_its_groups(
     assert not any(router.collectives._open for router in here.routers.values())
 
 
-# -- meshes --------------------------------------------------------------------------------
-
-
 def test_nodes_that_join_a_mesh_concurrently_are_all_connected(job: Any) -> None:
     here = job("mesh")
     together(*[here.grow] * 4)
@@ -335,9 +317,6 @@ def test_the_first_nodes_of_a_mesh_keep_their_places(job: Any) -> None:
     here.leave(1)
     with pytest.raises(ConfigError, match="one of the 2 nodes with which this mesh began"):
         here.ask(requested_id=1)
-
-
-# -- node 0 --------------------------------------------------------------------------------
 
 
 def test_a_restarted_node_0_accepts_nodes_that_joined_before(job: Any) -> None:
@@ -378,9 +357,7 @@ def test_a_roster_from_another_node_is_refused(job: Any) -> None:
 @pytest.mark.parametrize(
     "address", ["nonsense", "tcp://*:1", "ipc:///run/a-socket-of-node-3", 5, "tcp://" + 5_000 * "x"]
 )
-def test_a_node_with_an_impossible_address_does_not_keep_others_from_joining(
-    job: Any, address: object
-) -> None:
+def test_a_node_with_an_impossible_address_does_not_keep_others_from_joining(job, address) -> None:
     here = job("mesh")
     rogue, registry = here.grow(), here.routers[0]._membership
     here.wait(lambda: bool(registry._members[rogue.node_id].address))  # a right one, before

@@ -35,9 +35,6 @@ def spec_of(
     return node_of_environment(whole, dials)
 
 
-# -- launch by environment -----------------------------------------------------------------
-
-
 def test_node_0_listens_and_the_others_dial() -> None:
     zero = spec_of(0, environ={"ports": (50515,)})
     assert (zero.listen, zero.dials, set(zero.peers)) == (A, {}, {1})
@@ -98,9 +95,7 @@ def test_a_node_with_a_remote_node_0_listens_on_all_interfaces(tmp_path: Path) -
         (1, 2, ("tcp://[::]:7",), "is tcp://.*, at which a node can listen, .* no other connect"),
     ],
 )
-def test_a_place_that_does_not_fit_is_refused(
-    node_id: int, num_nodes: int, dials: tuple[str, ...], expected: str
-) -> None:
+def test_a_place_that_does_not_fit_is_refused(node_id, num_nodes, dials, expected) -> None:
     with pytest.raises(ConfigError, match=expected):
         spec_of(node_id, num_nodes, dials=dials)
 
@@ -111,9 +106,7 @@ def test_a_job_of_one_node_runs_in_this_process_alone(monkeypatch: pytest.Monkey
     assert labels == {"standalone", "node.0"}
 
 
-def test_arguments_override_the_environment_except_number_of_nodes_and_ports(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_arguments_override_the_environment_except_number_of_nodes_and_ports(monkeypatch) -> None:
     monkeypatch.setenv("DING_LITE_NUM_NODES", "3")
     monkeypatch.setenv("DING_LITE_NODE_ID", "2")
     monkeypatch.setenv("DING_LITE_TOPOLOGY", "mesh")
@@ -134,9 +127,6 @@ def test_nodes_of_an_elastic_job_listen_for_those_that_join() -> None:
     alone = spec_of(0, 1, topology="star", elastic=True, environ={"ports": (50515,)})
     assert (alone.listen, alone.growth) == (A, Growth("star", 1))
     assert spec_of(1, dials=(A,), topology="star", elastic=True).listen is None
-
-
-# -- placed by a launcher -------------------------------------------------------------------
 
 
 def launched(node_id: int, num_nodes: int = 3, **more: Any) -> NodeSpec:
@@ -169,9 +159,7 @@ def test_nodes_of_one_machine_use_the_loopback_interface() -> None:
         ("[::1]", "tcp://[::1]:20001", "tcp://[::1]:20000"),
     ],
 )
-def test_an_address_applies_to_all_nodes_of_a_machine(
-    address: str, listens: str, dials: str, tmp_path: Path
-) -> None:
+def test_an_address_applies_to_all_nodes_of_a_machine(address, listens, dials, tmp_path) -> None:
     key = str(make_key(tmp_path / "key"))
     spec = launched(1, address=address, key_file=key)
     assert (spec.listen, spec.dials) == (listens, {0: dials})
@@ -238,9 +226,6 @@ def test_several_machines_need_a_key_and_the_host_of_node_0_on_all_nodes(tmp_pat
     assert apart(0, "", tmp_path, key_file=None, topology="alone").listen is None
 
 
-# -- attaching to a running job -----------------------------------------------------------------
-
-
 def guest_of(attach_to: tuple[str, ...], node_ids: Any, **more: Any) -> NodeSpec:
     settings = Settings(**more.pop("environ", {}))
     plan = JobPlan(**{"num_nodes": 1, "protocol": "tcp", "settings": settings, **more})
@@ -271,8 +256,6 @@ def test_an_attached_node_dials_the_given_addresses_only() -> None:
         ([2], {"topology": "tree"}, "Also set DING_LITE_NUM_NODES to the number of nodes"),
     ],
 )
-def test_arguments_that_do_not_fit_attach_to_are_refused(
-    node_ids: Any, more: dict[str, Any], expected: str
-) -> None:
+def test_arguments_that_do_not_fit_attach_to_are_refused(node_ids, more, expected) -> None:
     with pytest.raises(ConfigError, match=expected):
         guest_of((A,), node_ids, **more)

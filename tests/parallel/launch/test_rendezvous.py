@@ -25,8 +25,6 @@ from tests.threads import together
 
 A, B = "tcp://10.0.0.7:50515", "tcp://10.0.0.8:50516"
 
-# -- the address book ------------------------------------------------------------------------------
-
 
 def test_a_request_is_answered_when_the_node_announces_itself() -> None:
     book = AddressBook(3)
@@ -111,8 +109,6 @@ def test_malformed_addresses_are_refused_on_both_sides(message: Any, expected: s
         AddressBook(3).announce(2, "", message)
 
 
-# -- nodes that only know node 0 -----------------------------------------------------------
-
 DEEP = [(0, 1), (1, 2), (2, 3), (1, 3)]
 """Edges with two nodes that are no peers of node 0."""
 
@@ -179,9 +175,7 @@ def make_nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Call
         *((topology, (2, 0, 3, 1)) for topology in ("mesh", "tree:2", [(1, 2), (2, 3)])),
     ],
 )
-def test_all_nodes_connect_in_any_start_order(
-    make_nodes: Any, topology: Any, order: tuple[int, ...]
-) -> None:
+def test_all_nodes_connect_in_any_start_order(make_nodes, topology, order) -> None:
     here = make_nodes(topology, 4)
     here.enter(*order)
     here.meet()
@@ -218,9 +212,7 @@ def has_heard(recorder: Recorder) -> bool:
 
 
 @pytest.mark.parametrize("topology", ["mesh", DEEP])
-def test_a_restarted_node_0_receives_all_announcements_again(
-    make_nodes: Any, topology: Any
-) -> None:
+def test_a_restarted_node_0_receives_all_announcements_again(make_nodes, topology: Any) -> None:
     here = make_nodes(topology, 4)
     here.enter(0, 1, 2, 3)
     here.meet()
@@ -234,9 +226,7 @@ def test_a_restarted_node_0_receives_all_announcements_again(
 
 
 @pytest.mark.parametrize(("topology", "who"), [("mesh", 2), (DEEP, 3)])
-def test_a_duplicate_node_id_is_refused_with_the_reason(
-    make_nodes: Any, topology: Any, who: int
-) -> None:
+def test_a_duplicate_node_id_is_refused_with_the_reason(make_nodes, topology, who) -> None:
     here = make_nodes(topology, 4)
     here.enter(0, 1, 2, 3)
     here.meet()
@@ -269,9 +259,7 @@ def test_a_node_0_with_a_taken_port_releases_all_resources(make_nodes: Any) -> N
         here.enter(0)
 
 
-def test_a_malformed_answer_of_node_0_is_logged_and_ignored(
-    make_nodes: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_malformed_answer_of_node_0_is_logged_and_ignored(make_nodes, caplog) -> None:
     here = make_nodes("mesh", 3)
     answers = {ANNOUNCE: lambda *_: {1: "tcp://0.0.0.0:7"}}
     hub = NodeRouter(here.spec(0), services=answers)

@@ -100,9 +100,7 @@ def test_both_nodes_may_leave_while_the_link_is_down() -> None:
 
 
 @pytest.mark.parametrize(("lost_s", "least_s", "most_s"), [(0.0, 0.5, 3.0), (1.1, 0.0, 0.4)])
-def test_a_node_waits_for_a_lost_peer_up_to_the_limit(
-    lost_s: float, least_s: float, most_s: float, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_node_waits_for_a_lost_peer_up_to_the_limit(lost_s, least_s, most_s, caplog) -> None:
     with wired(linger=1.0) as (hub, leaf, _):
         recorder = Recorder(hub)
         leaf.close(good_bye=False)
@@ -127,9 +125,7 @@ def test_a_node_does_not_wait_for_a_peer_that_the_launcher_reports_ended() -> No
         assert not closing.is_alive()
 
 
-def test_a_reported_end_of_a_former_incarnation_does_not_count(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_reported_end_of_a_former_incarnation_does_not_count(caplog) -> None:
     with wired() as (hub, leaf, wire):
         recorder = Recorder(leaf)
         hub.links.note_ended(1, incarnation=0)

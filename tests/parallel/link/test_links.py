@@ -60,9 +60,7 @@ def test_events_calls_and_answers_do_not_wait_for_a_listener_of_their_sender() -
 
 
 @pytest.mark.parametrize("is_sent", [False, True])
-def test_an_interrupt_of_emit_loses_and_repeats_nothing(
-    monkeypatch: pytest.MonkeyPatch, is_sent: bool
-) -> None:
+def test_an_interrupt_of_emit_loses_and_repeats_nothing(monkeypatch, is_sent: bool) -> None:
     """It may come before the message has gone, or after that."""
     left = [1]
 
@@ -90,9 +88,7 @@ def test_an_interrupt_of_emit_loses_and_repeats_nothing(
         assert interrupted == [0]
 
 
-def test_a_signals_handler_may_emit_in_the_middle_of_an_emit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_signals_handler_may_emit_in_the_middle_of_an_emit(monkeypatch) -> None:
     def interject(usual: Send) -> Send:
         def send(link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
             if not inner:

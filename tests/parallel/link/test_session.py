@@ -224,9 +224,7 @@ OPS = st.one_of(
 
 
 @given(st.lists(OPS, max_size=80))
-def test_events_arrive_once_and_in_order_over_links_that_break(
-    ops: list[tuple[str, int]],
-) -> None:
+def test_events_arrive_once_and_in_order_over_links_that_break(ops: list[tuple[str, int]]) -> None:
     pair = Pair()
     emitted: list[list[int]] = [[], []]
     offered: list[dict[str, int]] = [{}, {}]
@@ -272,9 +270,7 @@ def test_values_that_exceed_one_message_are_split_over_several(pair: Pair) -> No
     assert len([a for a in pair.sides[1].arrived if isinstance(a, StateArrived)]) > 1
 
 
-def test_events_lost_with_a_connection_are_sent_again_and_are_no_fault_of_the_sender(
-    pair: Pair,
-) -> None:
+def test_events_lost_with_a_connection_are_sent_again_and_are_no_fault_of_the_sender(pair) -> None:
     """A connection may break and come back before either side notices."""
     first, second = pair.sides
     emit(first, 1)
@@ -293,9 +289,7 @@ def test_events_lost_with_a_connection_are_sent_again_and_are_no_fault_of_the_se
 @pytest.mark.parametrize(
     ("ours", "theirs", "is_refused"), [("a", "b", True), ("a", "a", False), ("a", "", False)]
 )
-def test_a_node_of_another_job_is_refused_where_both_are_named(
-    ours: str, theirs: str, is_refused: bool
-) -> None:
+def test_a_node_of_another_job_is_refused_where_both_are_named(ours, theirs, is_refused) -> None:
     here = Session(Identity(0, 1, 2, frozenset(), job=ours), 1)
     there = Session(Identity(1, 1, 2, frozenset(), job=theirs), 0)
     if is_refused:

@@ -66,9 +66,6 @@ def full(number: int, size: int = 2 * MIN_SHARED_BYTES // 8) -> np.ndarray:
     return np.full(size, number, np.int64)
 
 
-# -- programs ------------------------------------------------------------------------------
-
-
 def write(size: str, num_slots: str) -> None:
     """Write at full speed until the input ends."""
     with segment(slot_bytes=slot_bytes_of(value(0, int(size))), num_slots=int(num_slots)) as one:
@@ -142,9 +139,6 @@ def _is_open(fd: int) -> bool:
         return os.read(fd, 1) != b""
     except BlockingIOError:
         return True
-
-
-# -- for tests -----------------------------------------------------------------------------
 
 
 @contextmanager

@@ -22,8 +22,6 @@ from ding_lite.parallel.network.address import (
     is_loopback,
 )
 
-# -- writing -------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("text", "address"),
@@ -73,9 +71,6 @@ def test_any_text_is_an_address_or_refused(text: str) -> None:
     assert Address.parse(str(address)) == address
 
 
-# -- reachability ----------------------------------------------------------------------
-
-
 def test_loopback_is_known_by_number_and_by_name() -> None:
     for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost"):
         assert is_loopback(host)
@@ -121,9 +116,6 @@ def test_free_ports_can_be_bound_and_are_all_different() -> None:
 def test_an_address_that_is_not_of_this_machine_is_refused(host: str) -> None:
     with pytest.raises(ConfigError, match=rf"`address` is '{host}', where this machine cannot"):
         free_ports(host, 2)
-
-
-# -- the private directory -----------------------------------------------------------------
 
 
 def test_other_users_cannot_enter_the_directory(tmp_path: Path) -> None:

@@ -47,9 +47,6 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-# -- keys ----------------------------------------------------------------------------------
-
-
 def test_the_keys_of_nodes_are_fixed_by_the_secret() -> None:
     """Two releases of the same protocol must derive the same, so the bytes are frozen here."""
     key = Key(bytes(range(32)))
@@ -80,9 +77,6 @@ def test_a_key_does_not_show_its_secret() -> None:
     assert "ss" not in f"{key!r} {key}"
     with pytest.raises(ConfigError, match="31 bytes; 32"):
         Key(bytes(31))
-
-
-# -- key files -----------------------------------------------------------------------------
 
 
 def test_a_new_key_file_is_its_owners_alone_whatever_the_umask(tmp_path: Path) -> None:
@@ -159,9 +153,6 @@ def test_a_symbolic_link_to_a_key_file_is_read(tmp_path: Path) -> None:
     assert load_key(tmp_path / "link").of_listener(1) == load_key(tmp_path / "key").of_listener(1)
 
 
-# -- the user's own key --------------------------------------------------------------------
-
-
 def test_the_users_own_key_is_made_once_by_however_many(state_home: Path) -> None:
     barrier = threading.Barrier(8)
 
@@ -197,9 +188,6 @@ def test_a_disk_that_is_full_is_not_taken_for_a_key_of_another_process(monkeypat
     monkeypatch.setattr(security, "make_key", fail)
     with pytest.raises(ConfigError, match="The disk is full"):
         user_key()
-
-
-# -- where a node may listen ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -268,9 +256,6 @@ def test_socket_files_lie_in_a_private_directory(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere is not usable: No such file"):
         NodeRouter(hub_spec(listen=f"ipc://{tmp_path}/nowhere/hub"))
     assert list(open_to_all.iterdir()) == []
-
-
-# -- refused connections ---------------------------------------------------------------
 
 
 @pytest.fixture

@@ -135,9 +135,6 @@ def test_edges_may_be_pairs_of_numpys_integers() -> None:
     assert edges(pairs, 3) == edges([*zip(*pairs.T, strict=True)], 3) == {(0, 1), (1, 2)}
 
 
-# -- the plan ------------------------------------------------------------------------------
-
-
 def specs(**plan: Any) -> tuple[NodeSpec, ...]:
     return JobPlan(**plan).specs(FakeDirectory())
 

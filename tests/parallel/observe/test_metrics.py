@@ -57,9 +57,6 @@ RECORD = NodeMetrics(
 )
 
 
-# -- the record on disk --------------------------------------------------------------------
-
-
 def test_a_record_is_read_as_it_was_written_and_by_its_owner_only(tmp_path: Path) -> None:
     file = MetricsFile(tmp_path, 1)
     file.write(RECORD)
@@ -154,8 +151,6 @@ def test_a_node_without_room_for_metrics_goes_on(tmp_path, monkeypatch, caplog) 
         assert directory is None
     assert "`ding-lite top` will not see this node" in caplog.text
 
-
-# -- the reporter ---------------------------------------------------------------------
 
 Pair = tuple[NodeRouter, NodeRouter]
 

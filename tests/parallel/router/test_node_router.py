@@ -87,9 +87,7 @@ def test_a_node_that_takes_a_place_with_another_label_gets_the_newest_value_for_
             assert goal.newest == {"goal": 2}
 
 
-def test_a_topic_beyond_the_limit_is_refused_where_it_is_published(
-    start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_topic_beyond_the_limit_is_refused_where_it_is_published(start, caplog) -> None:
     router, other = start(2)
     for number in range(topics.MAX_TOPICS):
         router.publish(f"{number}", number)
@@ -102,9 +100,7 @@ def test_a_topic_beyond_the_limit_is_refused_where_it_is_published(
     assert other.links.dropped.count == 0
 
 
-def test_a_peer_with_too_many_topics_is_not_given_more_room(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_peer_with_too_many_topics_is_not_given_more_room(start, monkeypatch) -> None:
     monkeypatch.setattr(topics, "MAX_TOPICS", 3)
     router, other = start(2)
     router._outbox._relays = True  # it checks nothing
@@ -123,9 +119,7 @@ def test_a_peer_with_too_many_topics_is_not_given_more_room(
     assert other.links.dropped.count == 2
 
 
-def test_a_wait_for_topics_ends_when_a_peer_connects_or_leaves(
-    tmp_path: Path,
-) -> None:
+def test_a_wait_for_topics_ends_when_a_peer_connects_or_leaves(tmp_path) -> None:
     here, there = ipc_specs(tmp_path, 2, "mesh")
     has_ended = threading.Event()
     with closing(NodeRouter(here)) as router, ThreadPoolExecutor(1) as pool:
@@ -441,9 +435,7 @@ class TestCalls:
         with pytest.raises(PeerLost, match=r"Node 1 is gone"):
             answer.result(10.0)
 
-    def test_a_cancelled_call_does_not_keep_others_from_their_end(
-        self, start: Start, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_cancelled_call_does_not_keep_others_from_their_end(self, start, caplog) -> None:
         """`asyncio.wait_for` cancels the future of a call that takes too long."""
         routers = start(2)
         left = Recorder(routers[0])
@@ -526,9 +518,7 @@ class TestCalls:
         finally:
             over.set()
 
-    def test_a_handler_that_hangs_keeps_its_node_only_for_so_long(
-        self, start: Start, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_handler_that_hangs_keeps_its_node_only_for_so_long(self, start, caplog) -> None:
         routers, asked, over = start(3), threading.Event(), threading.Event()
         routers[0].register("hang", lambda: asked.set() or over.wait(30.0))
         try:

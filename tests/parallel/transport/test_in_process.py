@@ -40,9 +40,6 @@ class TestContract(TransportContract):
     """The contract of transports."""
 
 
-# -- faults of the network -----------------------------------------------------
-
-
 def test_a_cut_loses_messages_under_way_and_notifies_both_ends(bench: InprocBench) -> None:
     hub, leaf, to_leaf, to_hub = bench.both()
     network = bench.network

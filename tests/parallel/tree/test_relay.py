@@ -51,9 +51,6 @@ def tree(**given: Any) -> Iterator[tuple[Cluster, list[Recorder]]]:
         yield cluster, [Recorder(router) for router in cluster.routers]
 
 
-# -- ctx values -----------------------------------------------------------------------------------
-
-
 def test_ctx_values_of_the_root_reach_all_nodes_with_their_sender() -> None:
     with tree() as (cluster, recorders):
         weights = np.arange(100_000.0)
@@ -146,9 +143,6 @@ def test_a_restarted_hub_and_its_descendants_get_the_newest_values(clock: Manual
             recorders[node].wait_ctx(0, "version", 2)
 
 
-# -- events ----------------------------------------------------------------------------------
-
-
 def test_an_event_reaches_ancestors_and_descendants_once_and_in_order() -> None:
     with tree() as (cluster, recorders):
         for number in range(300):
@@ -165,9 +159,6 @@ def test_an_event_reaches_ancestors_and_descendants_once_and_in_order() -> None:
                     if (who, name) == (sender, event)
                 ]
                 assert received == [(number,) for number in range(300)]
-
-
-# -- calls -----------------------------------------------------------------------------------
 
 
 def test_a_call_reaches_any_node_and_its_answer_returns() -> None:
@@ -259,9 +250,6 @@ def test_collectives_work_for_any_members() -> None:
     with Cluster(7, "tree:2") as cluster:
         found = cluster.run(main, timeout=20.0)
     assert [found[node] for node in (3, 4, 6)] == [[3, 4, 6]] * 3
-
-
-# -- streams ---------------------------------------------------------------------------------
 
 
 def send_all(
@@ -391,9 +379,6 @@ def test_each_item_is_taken_once_despite_broken_links_and_killed_hubs(clock, see
             each.result(10.0)
         assert not cluster.routers[0]._streams.num_waiting
     assert sorted(taken) == [(node, number) for node in (3, 4, 5, 6) for number in range(50)]
-
-
-# -- malformed messages ----------------------------------------------------------------------
 
 
 def test_messages_with_a_sender_that_is_not_behind_the_peer_are_dropped() -> None:

@@ -79,8 +79,6 @@ def bits(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     return same_size.numpy(force=True)
 
 
-# -- everything that may travel --------------------------------------------------------------
-
 keys = st.one_of(
     st.text(max_size=8),
     st.integers(-(2**63), 2**64 - 1),
@@ -232,9 +230,6 @@ def test_a_large_text_and_large_bytes_arrive() -> None:
         assert same(travel(value), value)
 
 
-# -- memory ----------------------------------------------------------------------------------
-
-
 def test_large_arrays_travel_without_a_copy_on_either_side() -> None:
     array = np.arange(LARGE, dtype=np.float32)
     tensor = torch.arange(LARGE, dtype=torch.bfloat16)
@@ -323,9 +318,6 @@ def test_more_large_arrays_than_there_are_buffers_share_one() -> None:
     assert len(encoded.buffers) == MAX_BUFFERS
     assert same(decode(encoded.meta, encoded.buffers), tree)
     assert same(travel([b"x" * LARGE] * MAX_BUFFERS), [b"x" * LARGE] * MAX_BUFFERS)
-
-
-# -- unsendable values ---------------------------------------------------------------------
 
 
 class Rude:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -141,9 +140,7 @@ def test_malformed_batches_are_refused(raw: bytes) -> None:
         (lambda: messages.encode_reply(True, [object()]), "result[0]"),
     ],
 )
-def test_an_error_names_the_argument_that_cannot_be_sent(
-    encode: Callable[[], object], named: str
-) -> None:
+def test_an_error_names_the_argument_that_cannot_be_sent(encode, named) -> None:
     with pytest.raises(CodecError) as caught:
         encode()
     assert str(caught.value).startswith(f"`{named}` is an object, which cannot be sent.")

@@ -137,9 +137,6 @@ def test_an_exception_of_ready_ends_the_lead_cleanly(bench: SocketBench) -> None
     assert leaf.hear(1) == [[b"still there"]]
 
 
-# -- nodes ---------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("patient")
 def test_tasks_that_answer_each_other_lose_no_event(start: Start) -> None:
     hub, leaf = start(2)

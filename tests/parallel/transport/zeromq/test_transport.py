@@ -54,9 +54,6 @@ class TestContract(TransportContract):
     """The contract of transports."""
 
 
-# -- addresses -----------------------------------------------------------------------------
-
-
 def test_a_socket_file_without_a_listener_is_taken_over(bench: SocketBench, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left_over:
         left_over.bind(str(tmp_path / "left-over"))
@@ -86,9 +83,6 @@ def test_a_host_that_cannot_be_dialled_is_named(host: str, tmp_path: Path) -> No
             transport.dial(0, f"tcp://{host}:50515")
     finally:
         transport.close()
-
-
-# -- a peer with the right key and bad manners ---------------------------------------------
 
 
 @contextmanager
@@ -124,9 +118,7 @@ def test_a_frame_that_is_too_large_cuts_off_only_its_sender(bench: SocketBench) 
     ],
     ids=["neither lane", "too many frames", "chunks of nothing"],
 )
-def test_a_malformed_message_is_rejected(
-    bench: SocketBench, route: bytes, message: list[bytes], count: int, reason: str
-) -> None:
+def test_a_malformed_message_is_rejected(bench, route, message, count, reason) -> None:
     with rogue(bench, route) as (hub, peer):
         for _ in range(count):
             peer.send_multipart(message)

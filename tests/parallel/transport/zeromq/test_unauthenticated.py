@@ -27,8 +27,6 @@ from ding_lite.parallel.transport.zeromq.unauthenticated import (
 from tests.parallel.tcp import hub_spec, leaf_spec, wait_until
 from tests.parallel.test_socket_fuzz import MEGABYTE, to_come
 
-# -- by themselves ----------------------------------------------------------------------------
-
 
 class Port:
     """A listening socket and what is accepted there."""
@@ -141,8 +139,6 @@ def test_cutting_works_where_no_descriptor_is_left(port: Port) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     wait_until(lambda: port.is_cut(2))
 
-
-# -- a node ----------------------------------------------------------------------------------
 
 PRELUDE = "import sys; from tests.parallel.transport.zeromq.test_unauthenticated import *; "
 
