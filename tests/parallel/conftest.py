@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 
+from ding_lite.parallel.link import drain
 from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.in_process import InprocTransport
@@ -51,7 +52,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., list[NodeRouter]]]:
 
         def start(num_nodes: int, topology: str = "mesh") -> list[NodeRouter]:
             specs = ipc_specs(tmp_path, num_nodes, topology)
-            routers = [stack.enter_context(closing(NodeRouter(spec))) for spec in specs]
+            routers = [NodeRouter(spec) for spec in specs]
+            for router in routers:
+                stack.callback(router.close, good_bye=False)
             for router in routers:
                 router.wait_ready(10.0)
             return routers
@@ -72,10 +75,11 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 
 @pytest.fixture
-def rogue(cluster: Cluster) -> Iterator[tuple[End, Link]]:
-    """Take the place of node 2."""
+def rogue(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[End, Link]]:
+    """Take the place of node 2, for which the others do not wait at the end."""
     from tests.parallel.contract import End  # once its asserts are rewritten
 
+    monkeypatch.setattr(drain, "FAREWELL_TIMEOUT_S", 0.0)
     cluster.network.remove(2)
     with closing(InprocTransport(cluster.network, 2)) as transport:
         transport.dial(0, "inproc://0")

@@ -541,7 +541,7 @@ class TransportContract:
                 raise RuntimeError("a listener's own error")
             note(link, frames)
 
-        hub.on_message = take  # type: ignore[method-assign]
+        hub.on_message = take
 
         def speak() -> bool:
             frames = [b"1", b"poison", b"2", b"poison", b"3"]

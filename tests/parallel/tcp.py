@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from typing import Any
 import zmq
 from zmq.utils import z85
 
+from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.parallel.network.address import Address
 from ding_lite.parallel.network.security import load_key
 from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
@@ -30,7 +30,7 @@ def wait_until(ready: Callable[[], bool], what: str = "", seconds: float = 10.0)
     deadline = monotonic() + seconds
     while not ready():
         assert monotonic() < deadline, what
-        os.sched_yield()
+        SYSTEM_CLOCK.sleep(0.001)
 
 
 def ipc_specs(directory: Path, num_nodes: int, topology: str, **more: Any) -> list[NodeSpec]:

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from ding_lite.errors import PeerLost
+from ding_lite.parallel.link import drain
 from ding_lite.parallel.link.session import SILENCE_S, Session
 from ding_lite.parallel.network.topology import Edge, Topology, edges
 from ding_lite.parallel.router.node_router import NodeRouter
@@ -443,7 +444,8 @@ def test_a_peer_that_was_silent_is_lost_once_and_joins_once(clock) -> None:
         assert hub.presence[1] == leaf.presence[0] == ["node_lost", "node_joined"]
 
 
-def test_the_loss_of_a_caller_drops_its_calls() -> None:
+def test_the_loss_of_a_caller_drops_its_calls(monkeypatch) -> None:
+    monkeypatch.setattr(drain, "FAREWELL_TIMEOUT_S", 0.0)
     with Cluster(2) as cluster:
         asker, other = cluster.routers
         never: Future[None] = Future()

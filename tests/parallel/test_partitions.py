@@ -73,9 +73,10 @@ def test_a_cut_is_detected_on_both_sides_and_recovers(job: Job, reset: bool) -> 
     job.work_goes_on()
 
 
-def test_6_000_events_arrive_once_and_in_order_across_random_cuts(job: Job) -> None:
+@pytest.mark.parametrize("count", [1_800, pytest.param(6_000, marks=pytest.mark.slow)])
+def test_events_arrive_once_and_in_order_across_random_cuts(job: Job, count: int) -> None:
     chance = random.Random(1)
-    for number in range(6_000):
+    for number in range(count):
         if number % 150 == 0:
             way, num_bytes = chance.choice((UP, DOWN)), chance.randrange(4_000)
             job.wire.cut_after(num_bytes, way, reset=chance.random() < 0.5)
@@ -84,8 +85,8 @@ def test_6_000_events_arrive_once_and_in_order_across_random_cuts(job: Job) -> N
         if number % 150 == 149:
             job.wire.wait_for_cut()
     for recorder in (job.hub_recorder, job.leaf_recorder):
-        recorder.wait_for_numbers(6_000)
-    assert job.wire.num_connections > 40
+        recorder.wait_for_numbers(count)
+    assert job.wire.num_connections > count // 150
 
 
 @pytest.mark.parametrize("way", [UP, DOWN])
@@ -103,13 +104,13 @@ def test_a_large_event_cut_in_the_middle_arrives_once(job: Job, way: str) -> Non
 
 
 def test_the_newest_ctx_arrives_complete_after_cuts(job: Job) -> None:
-    for number in range(12):
+    for number in range(6):
         job.wire.cut_after(MEGABYTE * (number % 4) + 1_000, reset=number % 2 == 0)
         job.leaf.publish_ctx({"n": number, "w": np.full(4 * MEGABYTE // 8, number)})
         job.leaf.emit("go")
         job.wire.wait_for_cut()
-    job.hub_recorder.wait(lambda: job.hub_recorder.ctx[1].get("n") == 11)
-    assert (job.hub_recorder.ctx[1]["w"] == 11).all()
+    job.hub_recorder.wait(lambda: job.hub_recorder.ctx[1].get("n") == 5)
+    assert (job.hub_recorder.ctx[1]["w"] == 5).all()
 
 
 def test_items_arrive_once_across_cuts(job: Job) -> None:
@@ -133,7 +134,7 @@ def test_items_arrive_once_across_cuts(job: Job) -> None:
 
 def test_a_handshake_or_event_cut_anywhere_arrives_once(job: Job) -> None:
     """The first bytes of a connection are the handshakes, then come events."""
-    cuts = [(way, num_bytes) for way in (UP, DOWN) for num_bytes in range(1, 1_600, 320)]
+    cuts = [(way, num_bytes) for way in (UP, DOWN) for num_bytes in (1, 300, 700, 1_200)]
     for number, (way, num_bytes) in enumerate(cuts):
         job.wire.cut()
         job.wire.cut_after(num_bytes, way)
@@ -211,7 +212,6 @@ def test_bytes_written_one_by_one_make_the_same_messages(job: Job) -> None:
 
 def test_a_long_delay_is_no_loss(job: Job) -> None:
     job.wire.delay(0.3)
-    job.work_goes_on()
     for number in range(20):
         job.leaf.emit("n", number)
         job.leaf.publish_ctx({"n": number, "w": np.full(MEGABYTE // 8, number)})
@@ -223,9 +223,9 @@ def test_a_long_delay_is_no_loss(job: Job) -> None:
 
 @pytest.mark.parametrize(("way", "num_bytes"), [(UP, 6 * MEGABYTE), (DOWN, 12 * MEGABYTE)])
 def test_a_large_event_on_a_slow_wire_arrives_at_the_first_attempt(job, way, num_bytes) -> None:
-    """It takes longer than the peer timeout, as one frame and as many chunks."""
+    """It takes longer than the peer timeout of 3 s, as one frame and as many chunks."""
     sender, recorder = (job.leaf, job.hub_recorder) if way == UP else (job.hub, job.leaf_recorder)
-    job.wire.throttle(num_bytes / 5.0)
+    job.wire.throttle(num_bytes / 4.0)
     sender.emit("n", 0, np.zeros(num_bytes, np.uint8))
     sender.emit("n", 1)
     recorder.wait(lambda: recorder.numbers() == [0, 1], 15.0)

@@ -125,7 +125,7 @@ def test_a_peer_that_comes_back_in_time_keeps_a_node_going() -> None:
         again = NodeRouter(leaf_spec(1, hub.address, 2, incarnation=SECOND))
         stack.callback(again.close)
         again.wait_ready(10.0)
-        assert not threading.Event().wait(1.5)
+        assert not threading.Event().wait(1.2)
         assert task.is_running
         again.emit(FINISH)
         assert task.end() is None

@@ -112,7 +112,7 @@ class TestRouters:
                 recorder.wait(lambda recorder=recorder: 0 in recorder.ctx)  # type: ignore[misc]
                 assert (recorder.ctx[0]["w"] == 4).all()
                 again._transport.close()
-                again.close()
+                again.close(good_bye=False)
 
     def test_the_last_values_arrive_although_their_sender_ends_at_once(self, start: Start) -> None:
         routers = start(2)

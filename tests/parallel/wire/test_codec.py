@@ -388,8 +388,8 @@ def nested(depth: int) -> list[Any]:
 
 
 def doubled(times: int) -> list[Any]:
-    """Return a nested list that uses little memory and has 2 ** times items."""
-    tree: list[Any] = [1, 2]
+    """Return a nested list that uses little memory and has 2 ** times texts of 100 bytes."""
+    tree: list[Any] = ["x" * 100, "y" * 100]
     for _ in range(times - 1):
         tree = [tree, tree]
     return tree
@@ -460,7 +460,7 @@ UNSENDABLE: dict[str, tuple[Any, str | None, str]] = {
     "holding itself": (ENDLESS, "[0]" * 16, "the 17th container within a container"),
     "17 containers": ([DEEP], "[0]" + "['k']" * 15, "the 17th container within a container"),
     "deep": (nested(100_000), None, "the 17th container within a container"),
-    "doubled": (doubled(15) * 40, None, "bytes of values that are no arrays"),
+    "doubled": (doubled(15), None, "bytes of values that are no arrays"),
     "a million numbers": ([1.5] * 2**20, "", "bytes of values that are no arrays"),
     "text of a megabyte": ({"m": "x" * MAX_META_BYTES}, "", "bytes of values that are no arrays"),
     "2 GiB of one number": (np.broadcast_to(np.float32(0), (2**40,)), "", "bytes of arrays in its"),

@@ -207,15 +207,18 @@ def test_a_record_that_cannot_be_built_is_reported_only_if_all_else_is_well_form
 def colliding(count: int) -> list[tuple[int, int]]:
     """Return tuples with the same hash, by the formula of CPython (xxHash)."""
     one, two, five = 11400714785074694791, 14029467366897019727, 2870177450012600261
+    inverse = pow(two, -1, 2**64)
     found: list[tuple[int, int]] = []
-    for first in range(10 * count):
+    first = 0
+    while len(found) < count:
         lane = (five + first * two) % 2**64
         lane = (lane << 31 | lane >> 33) * one % 2**64
-        second = (12345 - lane) * pow(two, -1, 2**64) % 2**64
+        second = (12345 - lane) * inverse % 2**64
         second -= 2**64 * (second >= 2**63)
         if abs(second) < 2**61 - 1 and second != -1:
             found.append((first, second))
-    return found[:count]
+        first += 1
+    return found
 
 
 def as_dict(keys: Sequence[object]) -> bytes:

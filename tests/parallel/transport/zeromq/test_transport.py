@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import zmq
 
+from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import TransportError
 from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.transport.base import Lane, Transport
@@ -142,7 +142,7 @@ def test_a_peer_that_sends_too_fast_is_the_only_one_cut_off(tmp_path: Path) -> N
             peer.send(b"hello")
             hub.hear(1)
             while connections._fresh or connections._settled:  # until it has looked
-                os.sched_yield()
+                SYSTEM_CLOCK.sleep(0.001)
             with standing_still(hub):
                 for _ in range(3_000):  # of which ZeroMQ keeps a thousand on this side
                     peer.send(bytes(65_536))
