@@ -38,8 +38,9 @@ def _zero_copy() -> None:
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    """Return a star of three nodes, of which node 1 answers calls."""
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Return a star of three nodes, of which node 1 answers calls; no node waits for a lost one."""
+    monkeypatch.setattr(drain, "FAREWELL_TIMEOUT_S", 0.0)
     with Cluster(3, "star") as cluster:
         cluster.routers[1].register("double", lambda number: 2 * number)
         yield cluster
@@ -75,11 +76,10 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 
 @pytest.fixture
-def rogue(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[End, Link]]:
-    """Take the place of node 2, for which the others do not wait at the end."""
+def rogue(cluster: Cluster) -> Iterator[tuple[End, Link]]:
+    """Take the place of node 2."""
     from tests.parallel.contract import End  # once its asserts are rewritten
 
-    monkeypatch.setattr(drain, "FAREWELL_TIMEOUT_S", 0.0)
     cluster.network.remove(2)
     with closing(InprocTransport(cluster.network, 2)) as transport:
         transport.dial(0, "inproc://0")

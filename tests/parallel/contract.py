@@ -82,11 +82,12 @@ class End:
     def contents(self) -> list[list[bytes]]:
         return [[bytes(frame) for frame in frames] for _, frames in self.messages]
 
-    def _note(self, name: str, where: list[Any], what: Any) -> None:
+    def _note(self, name: str, where: list[Any] | None = None, what: Any = None) -> None:
         with self._changed:
             self.calls.append(name)
             self.callers.add(threading.get_ident())
-            where.append(what)
+            if where is not None:
+                where.append(what)
             self._changed.notify_all()
 
     def on_up(self, link: Link, node_id: int) -> None:
@@ -103,7 +104,7 @@ class End:
         for link in self._heard_from:
             if not all(self.transport.send(link, lane, [b"still there?"]) for lane in Lane):
                 self.gone.add(link)
-        self._note("doubt", [], None)
+        self._note("doubt")
 
     def on_refused(self, node_id: int, reason: str) -> None:
         self._note("refused", self.refusals, (node_id, reason))
@@ -114,9 +115,7 @@ class End:
     def on_tick(self) -> float:
         with self._changed:
             self.num_ticks += 1
-            self.calls.append("turn")
-            self.callers.add(threading.get_ident())
-            self._changed.notify_all()
+            self._note("turn")
             todo, self._todo = self._todo, []
         for act in todo:
             act()
@@ -183,6 +182,14 @@ class Bench(ABC):
         leaf, to_hub = self.dialler(address)
         return hub, leaf, self.greet(hub, leaf, to_hub), to_hub
 
+    def three(self) -> tuple[End, End, End, Link, Link, Link, Link]:
+        """Connect nodes 1 and 2 to node 0; return its links, and theirs, after the ends."""
+        hub, address = self.listener()
+        leaf, to_hub = self.dialler(address)
+        other, from_other = self.dialler(address, 2)
+        to_leaf, to_other = self.greet(hub, leaf, to_hub), self.greet(hub, other, from_other)
+        return hub, leaf, other, to_leaf, to_other, to_hub, from_other
+
     def greet(self, hub: End, leaf: End, to_hub: Link) -> Link:
         """Send from the dialling end; return the link as the other end knows it."""
         assert leaf.send(to_hub, CONTROL, b"hello")
@@ -193,50 +200,19 @@ class Bench(ABC):
 class TransportContract:
     """The contract."""
 
-    @pytest.mark.parametrize("lane", [CONTROL, BULK])
+    @pytest.mark.parametrize("lane", Lane)
     def test_messages_of_every_form_arrive_in_both_directions(self, bench, lane: Lane) -> None:
         hub, leaf, to_leaf, to_hub = bench.both()
         sizes = (0, 1, 65_535, CHUNK_ABOVE - 1, CHUNK_ABOVE, CHUNK_ABOVE + 1, 2 * CHUNK_ABOVE + 7)
         sent: list[list[Frame]] = [[b"head", b"", bytes(100_000)], [b""], [b"a", memoryview(b"bc")]]
         sent += [[np.full(size, size % 251, np.uint8).data] for size in sizes]
-        sent += [[b"%d" % number for number in range(1_000)], [bytes(20_000)] * 1_000]
+        sent += [[b"%d" % number for number in range(1_000)], [bytes(20_000)] * 300]
         for frames in sent:
             assert leaf.send(to_hub, lane, *frames)
             assert hub.send(to_leaf, lane, *frames)
         for end, link in ((hub, to_leaf), (leaf, to_hub)):
             assert end.hear(len(sent)) == [[bytes(frame) for frame in frames] for frames in sent]
             assert {each for each, _ in end.messages} == {link}
-
-    def test_a_lane_keeps_its_order_through_thousands_of_small_messages(self, bench: Bench) -> None:
-        hub, leaf, to_leaf, to_hub = bench.both()
-
-        def burst(end: End, link: Link) -> bool:
-            return all(
-                end.transport.send(link, lane, [lane.value, b"%d" % number])
-                for number in range(1_500)
-                for lane in Lane
-            )
-
-        assert leaf.do(lambda: burst(leaf, to_hub))
-        assert hub.do(lambda: burst(hub, to_leaf))
-        for end in (hub, leaf):
-            received = end.hear(3_000)
-            for lane in Lane:
-                numbers = [int(number) for name, number in received if name == lane.value]
-                assert numbers == list(range(1_500))
-
-    def test_many_megabytes_arrive_complete_and_aligned(self, bench: Bench) -> None:
-        hub, leaf, _, to_hub = bench.both()
-        weights = np.arange(40_000_000 // 8, dtype=np.float64)
-        assert leaf.send(to_hub, BULK, b"h" * 56, b"meta", weights.data, b"", b"end")
-        hub.hear(1, 40.0)
-        head, meta, block, nothing, end = hub.messages[0][1]
-        parts = [bytes(part) for part in (head, meta, nothing, end)]
-        assert parts == [b"h" * 56, b"meta", b"", b"end"]
-        found = np.frombuffer(block, np.float64)
-        np.testing.assert_array_equal(found, weights)
-        assert found.flags.aligned
-        assert found.flags.writeable
 
     def test_received_buffers_belong_to_the_receiver(self, bench: Bench) -> None:
         hub, leaf, _, to_hub = bench.both()
@@ -245,8 +221,8 @@ class TransportContract:
         for _ in range(3):
             assert leaf.send(to_hub, BULK, *sent)
         before = hub.hear(3)
-        first = np.frombuffer(hub.messages[0][1][1], np.uint8)
-        assert first.flags.writeable
+        first = np.frombuffer(hub.messages[0][1][1], np.float64)
+        assert (first.flags.aligned, first.flags.writeable) == (True, True)
         first[:] = 0
         assert hub.contents[1:] == before[1:]
         assert bytes(block) == before[0][1]
@@ -257,7 +233,7 @@ class TransportContract:
 
     def test_control_messages_overtake_large_ones(self, bench: Bench) -> None:
         hub, leaf, _, to_hub = bench.both()
-        large = np.zeros(30_000_000, np.uint8).data
+        large = np.zeros(12_000_000, np.uint8).data
 
         def speak() -> bool:
             sent = [leaf.transport.send(to_hub, BULK, [b"large", large]) for _ in range(4)]
@@ -269,11 +245,7 @@ class TransportContract:
         assert order.index(b"urgent") < 4
 
     def test_a_hung_receiver_blocks_no_sender(self, bench: Bench) -> None:
-        hub, address = bench.listener()
-        leaf, to_hub = bench.dialler(address)
-        to_leaf = bench.greet(hub, leaf, to_hub)
-        other, from_other = bench.dialler(address, 2)
-        to_other = bench.greet(hub, other, from_other)
+        hub, leaf, other, to_leaf, to_other, *_ = bench.three()
         numbers = [b"%d" % number for number in range(1_500)]
         with standing_still(leaf):
             assert hub.do(
@@ -316,8 +288,10 @@ class TransportContract:
             for end in (hub, leaf):
                 end.hear(number + 1, 5.0)
 
-    def test_a_closed_transport_refuses_messages(self, bench: Bench) -> None:
+    def test_a_closed_transport_and_an_unknown_link_refuse_messages(self, bench: Bench) -> None:
         hub, leaf, to_leaf, to_hub = bench.both()
+        for lane in Lane:
+            assert not hub.send(Link(b"nobody" + to_leaf[6:]), lane, b"hello")
         leaf.transport.close()
         assert not leaf.transport.send(to_hub, CONTROL, [b"hello"])
         hub.transport.close()
@@ -343,11 +317,7 @@ class TransportContract:
         leaf, to_hub = bench.dialler(address)
         blocks = [np.full(CHUNK_ABOVE + 1, number, np.uint8) for number in range(12)]
         for block in blocks:
-            leaf.do(
-                lambda block=block: leaf.transport.send(  # type: ignore[misc]
-                    to_hub, BULK, [b"%d" % block[0], block.data, b"end"]
-                )
-            )
+            leaf.send(to_hub, BULK, b"%d" % block[0], block.data, b"end")
         hub.wait(lambda: bool(hub.messages))
         hub.transport.close()
         leaf.wait(lambda: bool(leaf.downs))
@@ -363,11 +333,7 @@ class TransportContract:
         assert numbers == sorted(numbers)
 
     def test_a_send_detects_a_peer_that_is_gone(self, bench: Bench) -> None:
-        hub, address = bench.listener()
-        leaf, to_hub = bench.dialler(address)
-        to_leaf = bench.greet(hub, leaf, to_hub)
-        other, to_hub_too = bench.dialler(address, 2)
-        to_other = bench.greet(hub, other, to_hub_too)
+        hub, leaf, _, to_leaf, to_other, *_ = bench.three()
         assert hub.send(to_leaf, BULK, b"hello")
         leaf.transport.close()
         hub.wait(lambda: hub.gone == {to_leaf})
@@ -377,11 +343,7 @@ class TransportContract:
 
     @pytest.mark.parametrize("by_dialler", [True, False])
     def test_a_link_dropped_by_either_end_reconnects(self, bench: Bench, by_dialler: bool) -> None:
-        hub, address = bench.listener()
-        leaf, to_hub = bench.dialler(address)
-        other, from_other = bench.dialler(address, 2)
-        to_leaf = bench.greet(hub, leaf, to_hub)
-        bench.greet(hub, other, from_other)
+        hub, leaf, other, to_leaf, _, to_hub, from_other = bench.three()
         assert leaf.send(to_hub, BULK, b"by both lanes")
         hub.hear(1)
         end, link = (leaf, to_hub) if by_dialler else (hub, to_leaf)
@@ -397,12 +359,6 @@ class TransportContract:
         assert other.send(from_other, CONTROL, b"and I")
         assert hub.hear(4)[3:] == [[b"and I"]]
         assert other.downs == []
-
-    def test_a_send_to_an_unknown_link_is_refused(self, bench: Bench) -> None:
-        hub, _, to_leaf, _ = bench.both()
-        stranger = Link(b"nobody" + to_leaf[6:])
-        for lane in Lane:
-            assert not hub.send(stranger, lane, b"hello")
 
     def test_a_node_may_dial_before_its_peer_listens(self, bench: Bench) -> None:
         hub, address = bench.listener()
@@ -630,23 +586,20 @@ class TransportContract:
 
     def test_messages_accepted_before_close_still_arrive(self, bench: Bench) -> None:
         hub, leaf, _, to_hub = bench.both()
-        assert leaf.send(to_hub, BULK, np.ones(20_000_000, np.uint8).data)
+        assert leaf.send(to_hub, BULK, np.ones(12_000_000, np.uint8).data)
         assert leaf.send(to_hub, CONTROL, b"bye")
         leaf.transport.close()
-        assert sorted(len(frames[0]) for frames in hub.hear(2)) == [3, 20_000_000]
+        assert sorted(len(frames[0]) for frames in hub.hear(2)) == [3, 12_000_000]
 
     def test_the_last_tick_may_still_send(self, bench: Bench) -> None:
         hub, leaf, _, to_hub = bench.both()
-        is_closing = threading.Event()
         tick = leaf.on_tick
 
         def say_good_bye() -> float:
-            if is_closing.is_set():
-                leaf.transport.send(to_hub, CONTROL, [b"good-bye"])
+            leaf.transport.send(to_hub, CONTROL, [b"good-bye"])
             return tick()
 
         leaf.on_tick = say_good_bye  # type: ignore[method-assign]
-        is_closing.set()
         leaf.transport.close()
         assert {frames[0] for frames in hub.hear(1)} == {b"good-bye"}
 
