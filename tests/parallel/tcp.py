@@ -109,6 +109,10 @@ class Recorder:
     def numbers(self, event: str = "n") -> list[Any]:
         return [args[0] for _, name, args in self.events if name == event]
 
+    def of(self, sender: int, event: str = "n") -> list[Any]:
+        """Return the numbers of one node's events."""
+        return [args[0] for node, name, args in self.events if (node, name) == (sender, event)]
+
     def wait_for_numbers(self, count: int, event: str = "n") -> None:
         """Wait for so many events; check that their numbers have come once and in order."""
         self.wait(lambda: len(self.numbers(event)) >= count, what=f"{count} of {event}")
@@ -142,9 +146,7 @@ class Job:
         assert self.hub.peers == (1,)
 
     def of_leaf(self) -> list[int]:
-        return [
-            args[0] for node, event, args in self.recorder.events if (node, event) == (1, "work")
-        ]
+        return self.recorder.of(1, "work")
 
 
 @contextmanager

@@ -188,12 +188,11 @@ class Story:
         story = f"of node {sender} at node {receiver}"
         wait_until(lambda: sender in recorder.router.peers, f"no link {story}")
         if emitted := self.emitted[sender, incarnation]:
-            arrived = [
-                event for each in self.incarnations[receiver] for event in each.events[sender]
-            ]
-            if (incarnation, emitted - 1) not in arrived:
-                last = lambda: recorder.events[sender][-1:] == [(incarnation, emitted - 1)]  # noqa: E731
-                recorder.wait(last, f"the last event {story}")
+            last, everywhere = (incarnation, emitted - 1), self.incarnations[receiver]
+            recorder.wait(
+                lambda: any(last in each.events[sender][-1:] for each in everywhere),
+                f"the last event {story}",
+            )
         for (node, of_incarnation, key), newest in self.published.items():
             if (node, of_incarnation) == (sender, incarnation):
                 got = recorder.ctx[sender, key]

@@ -54,42 +54,6 @@ class TestRouters:
         recorder.wait(lambda: "small" in recorder.ctx[0])
         assert len(segments(os.getpid())) == 1
 
-    def test_no_reader_sees_keys_of_two_moments_or_a_torn_one(self, start: Start) -> None:
-        routers = start(3)
-        faults: list[object] = []
-        num_seen = [0, 0]
-
-        class Checks:
-            def __init__(self, node: int) -> None:
-                self.node = node
-
-            def receive_event(self, *args: object) -> None: ...
-
-            def receive_ctx(self, node_id: int, values: Any) -> None:
-                num_seen[self.node] += 1
-                numbers = {values["n"], int(values["w"].min()), int(values["w"].max())}
-                if len(numbers) > 1:
-                    faults.append(numbers)
-
-        for node, router in enumerate(routers[1:]):
-            router.join(Checks(node))
-        number = 0
-        while min(num_seen) < 50:
-            number += 1
-            routers[0].publish_ctx({"n": number, "w": full(number)})
-        assert not faults
-
-    def test_values_that_the_receiver_keeps_are_not_written_over(self, start: Start) -> None:
-        routers = start(2)
-        recorder = Recorder(routers[1])
-        kept = []
-        for number in range(20):
-            routers[0].publish_ctx({"w": full(number)})
-            recorder.wait(lambda n=number: recorder.ctx.get(0, {"w": [-1]})["w"][0] == n)  # type: ignore[misc]
-            kept.append(recorder.ctx[0]["w"])
-        for number, array in enumerate(kept):
-            assert (array == number).all()
-
     def test_a_state_that_grows_moves_to_a_larger_segment_and_the_old_one_goes(self, start) -> None:
         routers = start(2)
         recorder = Recorder(routers[1])
