@@ -16,7 +16,6 @@ from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import Address
 from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.network.topology import Growth, NodeSpec
-from ding_lite.runtime.task import Task
 from ding_lite.settings.environment import Settings
 
 A, B = "tcp://127.0.0.1:50515", "tcp://127.0.0.1:50516"
@@ -35,14 +34,11 @@ def spec_of(
     return node_of_environment(whole, dials)
 
 
-def test_node_0_listens_and_the_others_dial() -> None:
+def test_a_node_dials_lower_ids_and_listens_for_higher_ones() -> None:
     zero = spec_of(0, environ={"ports": (50515,)})
     assert (zero.listen, zero.dials, set(zero.peers)) == (A, {}, {1})
     one = spec_of(1, dials=(A,))
     assert (one.listen, one.dials, set(one.peers)) == (None, {0: A}, {0})
-
-
-def test_a_mesh_node_dials_lower_ids_and_listens_for_higher_ones() -> None:
     one = spec_of(1, 3, dials=(A,), environ={"ports": (50515, 50516, 50517)})
     assert (one.listen, one.dials, set(one.peers)) == (B, {0: A}, {0, 2})
     two = spec_of(2, 3, dials=(A, B))
@@ -76,10 +72,8 @@ def test_a_node_with_a_remote_node_0_listens_on_all_interfaces(tmp_path: Path) -
         (A, "tcp://127.0.0.1:0"),
     ]:
         assert spec_of(1, 3, dials=(rendezvous,), key_file=key).listen == listens
-    chosen = spec_of(
-        1, 3, dials=("tcp://10.0.0.7:1",), key_file=key, address="10.0.0.8", environ={"ports": (7,)}
-    )
-    assert chosen.listen == "tcp://10.0.0.8:7"
+    more: dict[str, Any] = {"key_file": key, "address": "10.0.0.8", "environ": {"ports": (7,)}}
+    assert spec_of(1, 3, dials=("tcp://10.0.0.7:1",), **more).listen == "tcp://10.0.0.8:7"
 
 
 @pytest.mark.parametrize(
@@ -98,12 +92,6 @@ def test_a_node_with_a_remote_node_0_listens_on_all_interfaces(tmp_path: Path) -
 def test_a_place_that_does_not_fit_is_refused(node_id, num_nodes, dials, expected) -> None:
     with pytest.raises(ConfigError, match=expected):
         spec_of(node_id, num_nodes, dials=dials)
-
-
-def test_a_job_of_one_node_runs_in_this_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DING_LITE_NUM_NODES", "1")
-    [labels] = Parallel.runner(8, ports=[1, 2])(lambda: Task().labels)
-    assert labels == {"standalone", "node.0"}
 
 
 def test_arguments_override_the_environment_except_number_of_nodes_and_ports(monkeypatch) -> None:
@@ -129,15 +117,10 @@ def test_nodes_of_an_elastic_job_listen_for_those_that_join() -> None:
     assert spec_of(1, dials=(A,), topology="star", elastic=True).listen is None
 
 
-def launched(node_id: int, num_nodes: int = 3, **more: Any) -> NodeSpec:
-    place = Placement(
-        launcher="torchrun",
-        node_id=node_id,
-        num_nodes=num_nodes,
-        job="4711",
-        on_one_machine=more.pop("on_one_machine", True),
-        host=more.pop("host", ""),
-    )
+def launched(node_id: int, num_nodes: int = 3, *, host: str | None = None, **more: Any) -> NodeSpec:
+    """Place a node; with a `host`, its job is on several machines."""
+    where: dict[str, Any] = {"on_one_machine": host is None, "host": host or "", "job": "4711"}
+    place = Placement(launcher="torchrun", node_id=node_id, num_nodes=num_nodes, **where)
     whole = JobPlan(**{"num_nodes": num_nodes, "protocol": "tcp", "ports": 20_000, **more})
     return node_of_launcher(whole, place)
 
@@ -173,13 +156,10 @@ def test_without_ports_only_that_of_node_0_is_fixed(tmp_path: Path) -> None:
     assert (two.listen, two.dials) == (None, {0: zero.listen, 1: ""})
     assert [spec.rendezvous for spec in (zero, one, two)] == [zero.listen] * 3
     assert apart(1, "gpu08", tmp_path, ports=None).listen == "tcp://0.0.0.0:0"
+    given = launched(1, ports=[7000, 7010, 7020])
+    assert (given.listen, given.dials) == ("tcp://127.0.0.1:7010", {0: "tcp://127.0.0.1:7000"})
     growing = launched(1, 2, ports=None, elastic=True)
     assert growing.listen == "tcp://127.0.0.1:0"
-
-
-def test_each_port_can_be_given() -> None:
-    spec = launched(1, ports=[7000, 7010, 7020])
-    assert (spec.listen, spec.dials) == ("tcp://127.0.0.1:7010", {0: "tcp://127.0.0.1:7000"})
 
 
 def test_every_node_knows_all_roles_since_all_run_the_same_program() -> None:
@@ -200,7 +180,7 @@ def apart(node_id: int, host: str, tmp_path: Path, **more: Any) -> NodeSpec:
     if not key.exists():
         make_key(key)
     more = {"key_file": str(key), **more}
-    return launched(node_id, on_one_machine=False, host=host, **more)
+    return launched(node_id, host=host, **more)
 
 
 def test_on_several_machines_only_the_host_of_node_0_is_known(tmp_path: Path) -> None:

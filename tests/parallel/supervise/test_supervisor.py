@@ -103,19 +103,14 @@ def test_a_job_is_over_when_all_nodes_have_returned_and_exited() -> None:
 
 def test_a_node_is_restarted_as_often_as_allowed_and_its_peers_hear_of_each_end() -> None:
     engine = ScriptedEngine(RUN, [(1, KILLED)], [(1, UP)], [(1, KILLED)], [(0, GONE), (2, GONE)])
-    with pytest.raises(
-        NodeFailed, match=r"Node 1 was killed while running.*Restarts of this node before: 1"
-    ) as caught:
+    message = r"Node 1 was killed while running.*Restarts of this node before: 1"
+    with pytest.raises(NodeFailed, match=message) as caught:
         run(engine, max_retries=1)
     assert caught.value.node_id == 1
-    assert [did for did in engine.done if did[:2] == ("start", 1)] == [
-        ("start", 1, 1),
-        ("start", 1, 2),
-    ]
-    assert [did for did in engine.done if did[0] == "send"][:2] == [
-        ("send", 0, Ended(1, 1)),
-        ("send", 0, Ended(1, 2)),
-    ]
+    started = [did[2] for did in engine.done if did[:2] == ("start", 1)]
+    assert started == [1, 2]
+    sent = [did[1:] for did in engine.done if did[0] == "send"]
+    assert sent[:2] == [(0, Ended(1, 1)), (0, Ended(1, 2))]
     assert ("end",) in engine.done
 
 
