@@ -89,11 +89,8 @@ REFUSED: list[tuple[dict[str, Any], dict[str, str], str]] = [
     ({"labels": "a b"}, {}, "'a b' is no label"),
     ({"labels": ["gpu", "node.0"]}, {}, "'node.0' cannot be added to nodes"),
     ({}, {"DING_LITE_LABELS": "standalone"}, "'standalone' cannot be added to nodes"),
-    (
-        {"labels": "learner.0", "roles": ["learner"]},
-        {},
-        "'learner.0' cannot be added to all nodes:",
-    ),
+    ({"labels": "learner.0", "roles": ["learner"]}, {}, "'learner.0' cannot be added to all nodes"),
+    ({"topology": "starr"}, {}, "`topology` is 'starr'; it must be one of: 'star', .* \"star\"?"),
     ({"roles": ["a b"]}, {}, "'a b' is no role"),
     *(
         ({"n_parallel_workers": workers}, {}, r"`n_parallel_workers` is .* whole number from 1 on")
@@ -110,6 +107,8 @@ REFUSED: list[tuple[dict[str, Any], dict[str, str], str]] = [
     ({"elastic": "yes"}, {}, "`elastic` is 'yes'; it must be one of: True, False, None"),
     ({"protocol": "tcp", "address": 5}, {}, "`address` is 5; an IP address was expected"),
     ({"protocol": "tcp", "key_file": 3}, {}, "`key_file` is 3; a path was expected"),
+    ({"protocol": "tcp", "ports": True}, {}, "`ports` is True; 1 nodes need as many different"),
+    ({"protocol": "tcp", "ports": True}, {}, "`ports` is True; 1 nodes need as many different"),
     ({"protocol": "tcp", "ports": 3.0}, {}, "`ports` is 3.0; 1 nodes need as many different"),
     ({"protocol": "tcp", "ports": [50_515.0]}, {}, "`ports` is 50515.0; it must be a whole number"),
     ({}, {"DING_LITE_ROLE": "learner"}, "DING_LITE_ROLES"),

@@ -16,6 +16,7 @@ from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import Address
 from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.network.topology import Growth, NodeSpec
+from ding_lite.runtime.task import Task
 from ding_lite.settings.environment import Settings
 
 A, B = "tcp://127.0.0.1:50515", "tcp://127.0.0.1:50516"
@@ -92,6 +93,12 @@ def test_a_node_with_a_remote_node_0_listens_on_all_interfaces(tmp_path: Path) -
 def test_a_place_that_does_not_fit_is_refused(node_id, num_nodes, dials, expected) -> None:
     with pytest.raises(ConfigError, match=expected):
         spec_of(node_id, num_nodes, dials=dials)
+
+
+def test_a_job_of_one_node_runs_in_this_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DING_LITE_NUM_NODES", "1")
+    [labels] = Parallel.runner(8, ports=[1, 2])(lambda: Task().labels)
+    assert labels == {"standalone", "node.0"}
 
 
 def test_arguments_override_the_environment_except_number_of_nodes_and_ports(monkeypatch) -> None:
