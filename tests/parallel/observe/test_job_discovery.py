@@ -16,9 +16,9 @@ import pytest
 from ding_lite.errors import ConfigError
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.observe.job_discovery import RunningJob, choose, running_jobs
-from ding_lite.parallel.observe.metrics import MetricsFile, NodeMetrics, PeerMetrics
+from ding_lite.parallel.observe.metrics import NodeMetrics, PeerMetrics
 from ding_lite.testing.clock import ManualClock
-from tests.parallel.observe.test_metrics import RECORD
+from tests.parallel.observe.test_metrics import RECORD, written
 
 NOW = 100.0
 
@@ -37,9 +37,7 @@ class Jobs:
         directory = PrivateDirectory(self.folder)
         self.directories.append(directory)
         for record in records:
-            file = MetricsFile(directory.path, record.node_id)
-            file.write(record)
-            file.close()
+            written(directory.path, record)
         return directory.path.name.removeprefix("ding_lite-")
 
     def seen(self) -> list[RunningJob]:
