@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,25 +112,6 @@ def test_the_newest_ctx_arrives_complete_after_cuts(job: Job) -> None:
     assert (job.hub_recorder.ctx[1]["w"] == 5).all()
 
 
-def test_items_arrive_once_across_cuts(job: Job) -> None:
-    chance = random.Random(2)
-    received: list[int] = []
-
-    def receive() -> None:
-        while (item := job.hub.receive("s")) is not None and item.value["n"] >= 0:
-            received.append(item.value["n"])
-
-    receiver = threading.Thread(target=receive)
-    receiver.start()
-    for number in [*range(100), -1]:
-        if number % 10 == 0:
-            job.wire.cut_after(chance.randrange(600_000))
-        job.leaf.send("s", {"n": number, "w": np.zeros(20_000)}, to="node.0", in_flight=4)
-    receiver.join()
-    assert sorted(received) == list(range(100))
-    assert job.wire.num_connections > 2
-
-
 def test_a_handshake_or_event_cut_anywhere_arrives_once(job: Job) -> None:
     """The first bytes of a connection are the handshakes, then come events."""
     cuts = [(way, num_bytes) for way in (UP, DOWN) for num_bytes in (1, 300, 700, 1_200)]
@@ -173,23 +153,24 @@ def test_a_partition_is_detected_on_both_sides_and_recovers(job: Job, way: str) 
 
 
 def test_a_cut_link_affects_no_other_link() -> None:
-    with ExitStack() as stack:
-        hub = stack.enter_context(closing(NodeRouter(hub_spec(3))))
-        wire = stack.enter_context(Proxy(str(hub.address)))
-        cut_off = stack.enter_context(closing(NodeRouter(leaf_spec(1, wire.address))))
-        leaf = stack.enter_context(closing(NodeRouter(leaf_spec(2, hub.address))))
+    with (
+        closing(NodeRouter(hub_spec(3))) as hub,
+        Proxy(str(hub.address)) as wire,
+        closing(NodeRouter(leaf_spec(1, wire.address))) as cut_off,
+        closing(NodeRouter(leaf_spec(2, hub.address))) as leaf,
+    ):
         hub.wait_ready(10.0)
         hub_recorder, leaf_recorder, cut_off_recorder = map(Recorder, (hub, leaf, cut_off))
         wire.blackhole()
-        for number in range(2_000):
+        for number in range(500):
             hub.emit("n", number)
-        leaf_recorder.wait_for_numbers(2_000)
+        leaf_recorder.wait_for_numbers(500)
         hub_recorder.wait(lambda: bool(fates(hub_recorder)))
         assert fates(hub_recorder) == [(1, "node_lost", (1,))]
         assert fates(leaf_recorder) == []
         assert leaf.peers == (0,)
         wire.heal()
-        cut_off_recorder.wait_for_numbers(2_000)
+        cut_off_recorder.wait_for_numbers(500)
 
 
 def test_a_redialled_node_is_back_though_its_peer_still_holds_the_old_link(job: Job) -> None:

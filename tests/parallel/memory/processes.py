@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from ding_lite.parallel.memory.segments import DIRECTORY, Segment, SegmentReader
 from ding_lite.parallel.memory.shared_values import MIN_SHARED_BYTES
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
-from tests.parallel.tcp import leaf_spec
+from tests.parallel.tcp import Recorder, leaf_spec
 
 
 def value(number: int, size: int = 20_000) -> Encoded:
@@ -97,29 +98,28 @@ def get_stuck(size: str, num_versions: str) -> None:
         one.write(value(int(num_versions) + 1, int(size)))
 
 
-def read(name: str, count: str) -> None:
-    """Read so many versions, each whole and none older than the one before."""
-    newest = 0
+def read(name: str) -> None:
+    """Read versions until it is killed, each whole and none older than the one before."""
     with reader(name) as other:
-        for _ in range(int(count)):
+        newest = 0
+        for count in itertools.count():
             number = number_of(other.read(fresh))
             assert number >= newest
             newest = number
-    say(newest)
+            if count == 20:
+                say("has read 20")
 
 
 def hang(hub: str) -> None:
     """Be node 1, and hang on the first large value."""
     router = NodeRouter(leaf_spec(1, hub, 2))
 
-    class Stuck:
-        def receive_event(self, *args: object) -> None: ...
-
+    class Stuck(Recorder):
         def receive_ctx(self, node_id: int, values: Any) -> None:
             say("stuck")
             threading.Event().wait()
 
-    router.join(Stuck())
+    Stuck(router)
     threading.Event().wait()
 
 
