@@ -424,8 +424,7 @@ def test_a_peer_that_was_silent_is_lost_once_and_joins_once(clock) -> None:
             leaf.router.emit("text", 1, number)
             clock.advance(1.0)
             wait_until(
-                lambda: bool(hub.presence[1]) or to_hub.received_at == clock.now(),
-                "no ping",
+                lambda: bool(hub.presence[1]) or to_hub.received_at == clock.now(), "no ping"
             )
         hub.wait(lambda: hub.presence[1] == ["node_lost"], "silence")
         cluster.network.release(1, 0)

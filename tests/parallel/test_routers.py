@@ -12,13 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.errors import (
-    ConfigError,
-    DeadlineExceeded,
-    LabelError,
-    PeerLost,
-    RemoteError,
-)
+from ding_lite.errors import ConfigError, DeadlineExceeded, LabelError, PeerLost, RemoteError
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.network.topology import NodeSpec

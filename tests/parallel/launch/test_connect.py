@@ -129,10 +129,7 @@ def test_the_error_reports_what_listens_at_the_address_of_a_missing_peer(ports: 
     [_, alone] = job(2, "star", ports)
     impatient = replace(alone, startup_timeout=0.1)
     message = r"for node 0 .* Nothing can be reached at tcp://127.*\(Connection refused\)\. Look"
-    with (
-        pytest.raises(TimeoutError, match=message),
-        connected(impatient, advice="Look elsewhere."),
-    ):
+    with pytest.raises(TimeoutError, match=message), connected(impatient, advice="Look elsewhere."):
         raise AssertionError("nobody is there")
 
 

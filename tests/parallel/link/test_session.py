@@ -12,13 +12,7 @@ from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from ding_lite.errors import CodecError
-from ding_lite.parallel.link.session import (
-    ACK_S,
-    BULK_BYTES,
-    HEARTBEAT_S,
-    SILENCE_S,
-    Session,
-)
+from ding_lite.parallel.link.session import ACK_S, BULK_BYTES, HEARTBEAT_S, SILENCE_S, Session
 from ding_lite.parallel.transport.base import Lane
 from ding_lite.parallel.wire.codec import encode
 from ding_lite.parallel.wire.messages import (
