@@ -50,26 +50,14 @@ def ipc_specs(directory: Path, num_nodes: int, topology: str, **more: Any) -> li
     ]
 
 
-def hub_spec(num_nodes: int = 3, *, listen: str = LOOPBACK, **more: Any) -> NodeSpec:
-    return NodeSpec(
-        node_id=0,
-        num_nodes=num_nodes,
-        labels=frozenset({"node.0"}),
-        listen=listen,
-        peers=frozenset(range(1, num_nodes)),
-        **more,
-    )
+def hub_spec(num_nodes: int = 3, *, listen: str | None = LOOPBACK, **more: Any) -> NodeSpec:
+    peers = {"peers": frozenset(range(1, num_nodes)), "labels": frozenset({"node.0"}), **more}
+    return NodeSpec(node_id=0, num_nodes=num_nodes, listen=listen, **peers)
 
 
 def leaf_spec(node_id: int, hub: str | None, num_nodes: int = 3, **more: Any) -> NodeSpec:
-    return NodeSpec(
-        node_id=node_id,
-        num_nodes=num_nodes,
-        labels=frozenset({f"node.{node_id}"}),
-        dials={0: str(hub)},
-        peers=frozenset({0}),
-        **more,
-    )
+    peers = {"peers": frozenset({0}), "labels": frozenset({f"node.{node_id}"}), **more}
+    return NodeSpec(node_id=node_id, num_nodes=num_nodes, dials={0: str(hub)}, **peers)
 
 
 def bare_socket(context: zmq.Context[Any], route: bytes, key_file: str | None) -> Any:

@@ -7,7 +7,6 @@ import os
 import random
 import socket
 import struct
-from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
@@ -46,9 +45,11 @@ def rss() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def flood(connection: socket.socket, part: bytes, total: int) -> None:
-    """Send until so much is sent, or the other side closes."""
+def attack(connection: socket.socket, start: bytes, part: bytes = b"", total: int = 0) -> None:
+    """Start a command, and continue until so much is sent, or the other side closes."""
+    connection.settimeout(5.0)
     with suppress(OSError):
+        connection.sendall(start)
         for _ in range(total // max(1, len(part))):
             connection.sendall(part)
 
@@ -64,38 +65,24 @@ def is_cut(connection: socket.socket) -> bool:
     return True
 
 
-def endless(start: bytes, part: bytes, total: int) -> Callable[[socket.socket], None]:
-    """Start a command, and continue without an end."""
-
-    def attack(connection: socket.socket) -> None:
-        flood(connection, start, len(start))
-        flood(connection, part, total)
-
-    return attack
-
-
-def once(what: bytes) -> Callable[[socket.socket], None]:
-    return endless(what, b"\0", 0)
-
-
 def to_come(size: int) -> bytes:
     """Announce a command of so many bytes."""
     return greeting(b"CURVE") + b"\x06" + struct.pack(">Q", size)
 
 
-ATTACKS = {
-    "random bytes": endless(b"", random.Random(1).randbytes(4096), 2 * MEGABYTE),
-    "http": once(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
-    "tls": once(bytes.fromhex("16030100c8010000c40303") + bytes(200)),
-    "zmtp 1.0": once(b"\x01\x00\x06\x00HELLO" * 100),
-    "zmtp 2.0": once(SIGNATURE + b"\x01\x05\x00\x00" + b"\x00\x05HELLO" * 100),
-    "no security": once(greeting(b"NULL") + b"\x04\x26\x05READY" + bytes(100)),
-    "a password": once(greeting(b"PLAIN") + b"\x04\x10\x05HELLO" + bytes(100)),
-    "a false hello": once(greeting(b"CURVE") + b"\x04\xc8\x05HELLO\x01\x00" + bytes(192)),
-    "endless frames, no security": endless(greeting(b"NULL"), FRAME * 255, 64 * MEGABYTE),
-    "endless frames": endless(greeting(b"CURVE"), FRAME * 255, 64 * MEGABYTE),
-    "2^62 bytes to come": endless(to_come(2**62), bytes(65536), 64 * MEGABYTE),
-    "17 MiB to come": endless(to_come(17 * MEGABYTE), bytes(65536), 17 * MEGABYTE),
+ATTACKS: dict[str, tuple[Any, ...]] = {
+    "random bytes": (b"", random.Random(1).randbytes(4096), 2 * MEGABYTE),
+    "http": (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",),
+    "tls": (bytes.fromhex("16030100c8010000c40303") + bytes(200),),
+    "zmtp 1.0": (b"\x01\x00\x06\x00HELLO" * 100,),
+    "zmtp 2.0": (SIGNATURE + b"\x01\x05\x00\x00" + b"\x00\x05HELLO" * 100,),
+    "no security": (greeting(b"NULL") + b"\x04\x26\x05READY" + bytes(100),),
+    "a password": (greeting(b"PLAIN") + b"\x04\x10\x05HELLO" + bytes(100),),
+    "a false hello": (greeting(b"CURVE") + b"\x04\xc8\x05HELLO\x01\x00" + bytes(192),),
+    "endless frames, no security": (greeting(b"NULL"), FRAME * 255, 64 * MEGABYTE),
+    "endless frames": (greeting(b"CURVE"), FRAME * 255, 64 * MEGABYTE),
+    "2^62 bytes to come": (to_come(2**62), bytes(65536), 64 * MEGABYTE),
+    "17 MiB to come": (to_come(17 * MEGABYTE), bytes(65536), 17 * MEGABYTE),
 }
 # ZeroMQ reports a handshake that has failed. What does not even begin as one it only cuts off.
 COUNTED = {name for name in ATTACKS if name.startswith(("no ", "a ", "endless"))}
@@ -107,8 +94,7 @@ def test_an_unauthenticated_connection_does_no_harm(job: Job, name: str) -> None
     before = rss()
     for _ in range(3):
         with socket.create_connection(job.place) as connection:
-            connection.settimeout(5.0)
-            ATTACKS[name](connection)
+            attack(connection, *ATTACKS[name])
             job.goes_on()
             assert is_cut(connection)
     job.goes_on()

@@ -144,7 +144,8 @@ def test_only_the_newcomer_dials_where_another_node_takes_a_freed_place(job, mon
 
 
 def test_the_place_of_a_lost_node_is_reserved_for_the_grace_period(job, monkeypatch) -> None:
-    here, hub = (begun := job()), begun.routers[0]
+    here = job()
+    hub = here.routers[0]
     recorders = [Recorder(hub), Recorder(here.routers[1])]
     here.grow()
     here.leave(2, good_bye=False)

@@ -8,8 +8,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,22 +41,12 @@ def fresh(nbytes: int) -> memoryview:
     return memoryview(bytearray(nbytes))
 
 
-@contextmanager
-def segment(**more: int) -> Iterator[Segment]:
-    one = Segment("test", **{"slot_bytes": slot_bytes_of(value(0)), **more})
-    try:
-        yield one
-    finally:
-        one.close()
+def segment(**more: int) -> closing[Segment]:
+    return closing(Segment("test", **{"slot_bytes": slot_bytes_of(value(0)), **more}))
 
 
-@contextmanager
-def reader(name: str) -> Iterator[SegmentReader]:
-    one = SegmentReader(name)
-    try:
-        yield one
-    finally:
-        one.close()
+def reader(name: str) -> closing[SegmentReader]:
+    return closing(SegmentReader(name))
 
 
 def segments(pid: int | str = "*") -> set[str]:
@@ -81,20 +72,16 @@ def write(size: str, num_slots: str) -> None:
 
 def get_stuck(size: str, num_versions: str) -> None:
     """Publish some versions and stop for ever in the middle of the copy of the next."""
+
+    def copyto(target: np.ndarray, source: np.ndarray) -> None:
+        np.copyto(target[: target.size // 2], source[: target.size // 2])
+        say(one.name)
+        sys.stdin.read()
+
     with segment(slot_bytes=slot_bytes_of(value(0, int(size)))) as one:
         for number in range(1, int(num_versions) + 1):
             one.write(value(number, int(size)))
-
-        class Stuck:
-            def __getattr__(self, name: str) -> object:
-                return getattr(np, name)
-
-            def copyto(self, target: np.ndarray, source: np.ndarray) -> None:
-                np.copyto(target[: target.size // 2], source[: target.size // 2])
-                say(one.name)
-                sys.stdin.read()
-
-        vars(copying)["np"] = Stuck()
+        vars(copying)["np"] = SimpleNamespace(**{**vars(np), "copyto": copyto})
         one.write(value(int(num_versions) + 1, int(size)))
 
 

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ding_lite.parallel.memory.shared_values import MIN_SHARED_BYTES, SharedRece
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
 from tests.parallel.memory.processes import full, hang, line_of, process, publish, segments
+from tests.parallel.router.test_node_router import raise_
 from tests.parallel.tcp import Recorder, ipc_specs, wait_until
 
 pytestmark = pytest.mark.skipif(not memory.domain(), reason="no memory to share on this platform")
@@ -110,10 +111,8 @@ class TestRouters:
     def test_without_room_the_bytes_travel_with_one_warning(
         self, start, monkeypatch, caplog, code, advice
     ):
-        def refuse(fd: int, begin: int, size: int) -> None:
-            raise OSError(code, os.strerror(code))
-
-        monkeypatch.setattr(os, "posix_fallocate", refuse)
+        error = OSError(code, os.strerror(code))
+        monkeypatch.setattr(os, "posix_fallocate", partial(raise_, error))
         routers = start(2)
         recorder = Recorder(routers[1])
         for number in range(3):
@@ -126,23 +125,18 @@ class TestRouters:
 
 class TestForgedAnnouncements:
     @pytest.mark.parametrize(
-        "forged",
+        ("name", "version"),
         [
-            Announcement("../../etc/passwd", 1),
-            Announcement("ding_lite-nowhere", 1),
-            Announcement(["list"], {}),  # type: ignore[arg-type]
-            Announcement("ding_lite-nowhere", {}),  # type: ignore[arg-type]
-            Announcement("real", "1"),  # type: ignore[arg-type]
-            Announcement("real", {}),  # type: ignore[arg-type]
+            *(("../../etc/passwd", 1), ("ding_lite-nowhere", 1), ("ding_lite-nowhere", {})),
+            *((["list"], {}), ("real", "1"), ("real", {})),
         ],
     )
-    def test_are_dropped_and_the_next_ctx_arrives(self, start: Start, forged: Announcement) -> None:
+    def test_are_dropped_and_the_next_ctx_arrives(self, start: Start, name: Any, version: Any):
         routers = start(2)
         recorder = Recorder(routers[1])
         with closing(Segment("test", slot_bytes=1_000)) as real:
             real.write(encode("secret"))
-            if forged.segment == "real":
-                forged = replace(forged, segment=real.name)
+            forged = Announcement(real.name if name == "real" else name, version)
             routers[0].publish_ctx({"w": forged, "n": 1})
             recorder.wait(lambda: recorder.ctx.get(0, {}).get("n") == 1)
             assert "w" not in recorder.ctx[0]
@@ -169,18 +163,15 @@ class TestProcesses:
     def test_a_hung_reader_pins_one_slot_and_a_killed_one_none(self, tmp_path: Path) -> None:
         with closing(NodeRouter(ipc_specs(tmp_path, 2, "star")[0])) as router:
             with process(hang, router.address) as stuck:
-                try:
-                    router.wait_ready(10.0)
-                    recorder = Recorder(router)
-                    router.publish_ctx({"w": full(0)})
-                    assert line_of(stuck) == "stuck"
-                    for number in range(200):
-                        router.publish_ctx({"w": full(number)})
-                    (segment,) = router._shared_sender._segments.values()
-                    assert len(segments(os.getpid())) == 1
-                    assert segment.num_used_slots <= 4
-                finally:
-                    stuck.kill()
+                router.wait_ready(10.0)
+                recorder = Recorder(router)
+                router.publish_ctx({"w": full(0)})
+                assert line_of(stuck) == "stuck"
+                for number in range(200):
+                    router.publish_ctx({"w": full(number)})
+                (segment,) = router._shared_sender._segments.values()
+                assert len(segments(os.getpid())) == 1
+                assert segment.num_used_slots <= 4
             recorder.wait(lambda: bool(recorder.events))
             for number in range(200):
                 router.publish_ctx({"w": full(number)})
@@ -191,12 +182,9 @@ class TestProcesses:
     def test_surviving_nodes_remove_the_segments_of_a_killed_one(self, tmp_path: Path) -> None:
         with closing(NodeRouter(ipc_specs(tmp_path, 2, "star")[0])) as router:
             with process(publish, router.address) as peer:
-                try:
-                    recorder = Recorder(router)
-                    recorder.wait(lambda: 1 in recorder.ctx)
-                    assert len(segments(peer.pid)) == 1
-                finally:
-                    peer.kill()
+                recorder = Recorder(router)
+                recorder.wait(lambda: 1 in recorder.ctx)
+                assert len(segments(peer.pid)) == 1
             recorder.wait(lambda: bool(recorder.events))
         assert (recorder.ctx[1]["w"] == 1).all()
         assert not segments(peer.pid)

@@ -249,29 +249,21 @@ def test_an_env_step_that_is_not_kept_is_the_newest_that_was_seen(pair: Pair) ->
 
 
 def test_waiting_is_distinguished_from_work(pair: Pair) -> None:
-    seen: list[NodeMetrics] = []
-    begun, looked = threading.Event(), threading.Event()
     with use_router(pair[0]):
         task = Task()
 
-    def watch() -> None:
-        begun.wait()
-        while (metrics := sample(pair[0])).state != "waiting":
-            pass
-        seen.append(metrics)
+    def watch() -> NodeMetrics:
+        metrics = wait_for(pair[0], lambda metrics: metrics.state == "waiting")
         task.emit("go on", only_local=True)
-        looked.set()
+        return metrics
 
     def wait_for_it(ctx: Context) -> None:
-        begun.set()
-        task.wait_for("go on")
-        looked.wait()
+        with ThreadPoolExecutor(1) as pool:
+            watching = pool.submit(watch)
+            task.wait_for("go on")
+            assert watching.result().where.endswith(" wait_for_it")
 
-    thread = threading.Thread(target=watch)
-    thread.start()
     run(task, wait_for_it)
-    thread.join()
-    assert seen[0].where.endswith(" wait_for_it")
 
 
 def test_a_node_that_has_not_met_all_is_starting(tmp_path: Path) -> None:
@@ -312,9 +304,8 @@ def test_a_tick_writes_nothing_until_a_second_has_passed(tmp_path: Path, clock: 
 def test_a_full_disk_does_not_stop_the_node(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     file = pair[0]._reporter._file
     assert file is not None
-    full = os.open("/dev/full", os.O_RDWR)
-    os.dup2(full, file._fd)
-    os.close(full)
+    with open("/dev/full", "r+b", buffering=0) as full:
+        os.dup2(full.fileno(), file._fd)
     for _ in range(3):
         pair[0]._reporter._due = 0.0
         pair[0]._reporter.turn()

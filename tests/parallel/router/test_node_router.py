@@ -18,7 +18,6 @@ import pytest
 
 from ding_lite.clock import SystemClock
 from ding_lite.errors import (
-    AuthenticationError,
     CodecError,
     ConfigError,
     DeadlineExceeded,
@@ -329,19 +328,6 @@ def test_nodes_that_close_at_once_have_connected_to_all_peers(tmp_path: Path) ->
         directory = tmp_path / str(turn)
         directory.mkdir(mode=0o700)
         together(*(partial(live, spec) for spec in ipc_specs(directory, 3, "mesh")))
-
-
-def test_both_sides_report_why_a_node_was_refused(tmp_path: Path) -> None:
-    here, other = ipc_specs(tmp_path, 2, "mesh")
-    why = "Node 1 belongs to a job of 3 nodes, this one has 2."
-    with (
-        closing(NodeRouter(here)) as waiting,
-        closing(NodeRouter(replace(other, num_nodes=3))) as stranger,
-    ):
-        with pytest.raises(AuthenticationError, match=why):
-            stranger.wait_ready(10.0)
-        with pytest.raises(DeadlineExceeded, match=f"was refused: {why}"):
-            waiting.wait_ready(0.0)
 
 
 class TestCalls:
