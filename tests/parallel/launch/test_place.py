@@ -102,10 +102,9 @@ def test_a_job_of_one_node_runs_in_this_process_alone(monkeypatch: pytest.Monkey
 
 
 def test_arguments_override_the_environment_except_number_of_nodes_and_ports(monkeypatch) -> None:
-    monkeypatch.setenv("DING_LITE_NUM_NODES", "3")
-    monkeypatch.setenv("DING_LITE_NODE_ID", "2")
-    monkeypatch.setenv("DING_LITE_TOPOLOGY", "mesh")
-    monkeypatch.setenv("DING_LITE_ATTACH_TO", f"{A},{B}")
+    environ = {"NUM_NODES": "3", "NODE_ID": "2", "TOPOLOGY": "mesh", "ATTACH_TO": f"{A},{B}"}
+    for name, value in environ.items():
+        monkeypatch.setenv(f"DING_LITE_{name}", value)
     Parallel.runner(1)
     Parallel.runner(1, "star", attach_to=A)
     with pytest.raises(ConfigError, match=r"dials the nodes \[0\]"):
@@ -186,8 +185,7 @@ def apart(node_id: int, host: str, tmp_path: Path, **more: Any) -> NodeSpec:
     key = tmp_path / "key"
     if not key.exists():
         make_key(key)
-    more = {"key_file": str(key), **more}
-    return launched(node_id, host=host, **more)
+    return launched(node_id, host=host, **{"key_file": str(key), **more})
 
 
 def test_on_several_machines_only_the_host_of_node_0_is_known(tmp_path: Path) -> None:

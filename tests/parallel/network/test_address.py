@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import stat
 from pathlib import Path
@@ -70,10 +71,10 @@ def test_loopback_is_known_by_number_and_by_name() -> None:
         assert not network.is_loopback(host)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:50515", "[::1]", "tcp://127.0.0.1", "no such host"])
-def test_an_address_that_is_no_host_is_not_called_open_to_other_machines(host: str) -> None:
-    with pytest.raises(ConfigError, match=r"The host '.*' cannot be looked up: .* without a port"):
-        network.check_listening(Address("tcp", host), key_file=None)
+def test_an_address_that_is_no_host_is_not_called_open_to_other_machines() -> None:
+    for host in ("127.0.0.1:50515", "[::1]", "tcp://127.0.0.1", "no such host"):
+        with pytest.raises(ConfigError, match=f"{re.escape(host)}' cannot be looked up: .* a port"):
+            network.check_listening(Address("tcp", host), key_file=None)
 
 
 @pytest.mark.parametrize(
