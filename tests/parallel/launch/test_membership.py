@@ -275,7 +275,7 @@ def test_nodes_that_join_a_mesh_concurrently_are_all_connected(job: Any) -> None
     recorders = [Recorder(here.routers[node]) for node in range(5)]
     here.routers[5].emit("hello", 5)
     for recorder in recorders:
-        recorder.wait(lambda recorder=recorder: recorder.of(5, "hello") == [5])
+        recorder.wait(lambda recorder=recorder: recorder.of(5, "hello") == [5])  # type: ignore[misc]
     both = [World(here.routers[node]).group([0, 5]) for node in (0, 5)]
     assert together(*(partial(own.all_gather, own.rank) for own in both)) == [[0, 1]] * 2
 

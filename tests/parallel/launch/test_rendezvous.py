@@ -200,7 +200,7 @@ def test_a_node_that_restarts_at_another_address_is_dialled_there(
     assert set(again.peers) >= neighbours(here.edges, 1)
     again.emit("here", "again")
     for node, ear in recorder.items():
-        ear.wait(lambda ear=ear: ear.of(1, "here") == ["again"])
+        ear.wait(lambda ear=ear: ear.of(1, "here") == ["again"])  # type: ignore[misc]
         assert 1 in here.nodes[node].router.peers
 
 

@@ -232,7 +232,7 @@ def test_large_arrays_travel_without_a_copy_on_either_side() -> None:
 
 
 def test_an_encoded_value_is_a_snapshot() -> None:
-    numbers = [np.ones(LARGE), np.ones(3), torch.ones(LARGE), torch.ones(3)]
+    numbers: list[Any] = [np.ones(LARGE), np.ones(3), torch.ones(LARGE), torch.ones(3)]
     tree: list[Any] = [*numbers, [1]]
     encoded = encode(tree)
     for each in numbers:
