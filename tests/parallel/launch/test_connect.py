@@ -79,12 +79,17 @@ def test_threads_that_answer_wait_half_a_millisecond_for_a_busy_main() -> None:
     assert sys.getswitchinterval() == before
 
 
-def test_a_leaf_of_a_star_names_the_nodes_with_unknown_labels(ports: list[int]) -> None:
+def test_a_leaf_of_a_star_fetches_weights_and_names_the_nodes_with_unknown_labels(ports) -> None:
     specs = job(3, "star", ports)
 
     def main(world: World) -> object:
-        message = world.group(range(world.num_nodes)).all_gather(world.node_id)
-        assert message == [0, 1, 2]
+        assert world.group(range(world.num_nodes)).all_gather(world.node_id) == [0, 1, 2]
+        server = ModelServer(world)
+        if world.node_id == 0:
+            server.publish({"w": torch.ones(2)})
+        model = server.wait(timeout=10.0)
+        assert model
+        assert model.version == 1
         return world.group("node.*").members
 
     hub, leaf, other = on_nodes(specs, main)
@@ -103,19 +108,6 @@ def test_a_leaf_of_a_star_knows_the_roles_of_the_call_and_more_labels_of_peers(p
         return [world.group(pattern).members for pattern in ("server", "agent", "gpu")]
 
     assert on_nodes([hub, *leaves], main) == [[(0,), (1, 2), (0,)]] * 3
-
-
-def test_a_leaf_of_a_star_fetches_weights_without_knowing_all_labels(ports: list[int]) -> None:
-    specs = job(3, "star", ports)
-
-    def main(world: World) -> object:
-        server = ModelServer(world)
-        if world.node_id == 0:
-            server.publish({"w": torch.ones(2)})
-        model = server.wait(timeout=10.0)
-        return model and model.version
-
-    assert on_nodes(specs, main) == [1, 1, 1]
 
 
 def test_a_key_file_is_read_before_anything_is_bound(tmp_path: Path) -> None:

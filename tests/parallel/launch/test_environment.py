@@ -68,13 +68,6 @@ def test_each_launcher_is_detected(environ: dict[str, str]) -> None:
     assert found_by == [found(environ)]
 
 
-def test_the_innermost_launcher_takes_precedence() -> None:
-    allocated = {**SLURM, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}
-    assert found({**KUBERNETES, **allocated}).launcher == "srun"
-    assert found({**KUBERNETES, **allocated, **OPEN_MPI}).launcher == "mpirun"
-    assert found({**KUBERNETES, **allocated, **OPEN_MPI, **TORCHRUN}).launcher == "torchrun"
-
-
 LOCAL_HOSTS = "127.0.0.1", "localhost", "::1", "127.1.2.3"
 IN_BRACKETS = r"MASTER_ADDR is .* without a port or brackets"
 REFUSED: list[tuple[dict[str, str], str]] = [
@@ -103,6 +96,7 @@ def test_malformed_variables_are_refused_by_name(environ: dict[str, str], messag
 
 APART = {**TORCHRUN, "LOCAL_WORLD_SIZE": "1"}
 MPI_APART = {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+ALLOCATED = {**SLURM, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}
 ONE_MACHINE = {"SLURM_STEP_NODELIST": "gpu12", "SLURM_STEP_NUM_NODES": "1"}
 PLACES: list[tuple[dict[str, str], dict[str, Any]]] = [
     (TORCHRUN, {"launcher": "torchrun", "node_id": 1, "num_nodes": 3}),
@@ -124,6 +118,10 @@ PLACES: list[tuple[dict[str, str], dict[str, Any]]] = [
         {"launcher": "mpirun", "node_id": 2, "num_nodes": 5},
     ),
     ({**SLURM, **MPICH}, {"launcher": "srun"}),  # which has started MPICH directly
+    # The innermost launcher takes precedence.
+    ({**KUBERNETES, **ALLOCATED}, {"launcher": "srun"}),
+    ({**KUBERNETES, **ALLOCATED, **OPEN_MPI}, {"launcher": "mpirun"}),
+    ({**KUBERNETES, **ALLOCATED, **OPEN_MPI, **TORCHRUN}, {"launcher": "torchrun"}),
     (SLURM, {"launcher": "srun", "node_id": 2, "num_nodes": 5}),
     (SLURM, {"on_one_machine": False, "host": "gpu08"}),
     ({**SLURM, "SLURM_STEP_NODELIST": ""}, {"on_one_machine": False, "host": ""}),

@@ -127,16 +127,13 @@ def test_malformed_topologies_are_refused(topology: Any, why: str) -> None:
         edges(topology, 3)
 
 
-def test_edges_may_be_pairs_of_numpys_integers() -> None:
-    pairs: Any = np.array([[0, 1], [2, 1]])
-    assert edges(pairs, 3) == edges([*zip(*pairs.T, strict=True)], 3) == {(0, 1), (1, 2)}
-
-
 def specs(**plan: Any) -> tuple[NodeSpec, ...]:
     return JobPlan(**plan).specs(FakeDirectory())
 
 
-def test_a_number_of_nodes_of_numpy_is_that_number() -> None:
+def test_edges_and_a_number_of_nodes_may_be_numpys_integers() -> None:
+    pairs: Any = np.array([[0, 1], [2, 1]])
+    assert edges(pairs, 3) == edges([*zip(*pairs.T, strict=True)], 3) == {(0, 1), (1, 2)}
     assert [type(spec.num_nodes) for spec in specs(num_nodes=np.int64(2))] == [int, int]
 
 
