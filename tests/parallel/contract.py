@@ -20,7 +20,7 @@ import pytest
 
 from ding_lite.errors import TransportError
 from ding_lite.parallel.transport.base import CLOSE_TIMEOUT_S, Frame, Lane, Link, Transport
-from ding_lite.parallel.transport.chunks import CHUNK_ABOVE
+from ding_lite.parallel.transport.chunks import CHUNK_ABOVE, CHUNK_BYTES
 from tests.threads import together
 
 CONTROL, BULK = Lane.CONTROL, Lane.BULK
@@ -190,7 +190,7 @@ class TransportContract:
     @pytest.mark.parametrize("lane", Lane)
     def test_messages_of_every_form_arrive_in_both_directions(self, bench, lane: Lane) -> None:
         hub, leaf, to_leaf, to_hub = bench.both()
-        sizes = (0, 1, 65_535, CHUNK_ABOVE - 1, CHUNK_ABOVE, CHUNK_ABOVE + 1, 2 * CHUNK_ABOVE + 7)
+        sizes = (0, 1, 65_535, CHUNK_ABOVE, CHUNK_ABOVE + 1, CHUNK_ABOVE + CHUNK_BYTES + 7)
         sent: list[list[Frame]] = [[b"head", b"", bytes(100_000)], [b""], [b"a", memoryview(b"bc")]]
         sent += [[np.full(size, size % 251, np.uint8).data] for size in sizes]
         sent += [[b"%d" % number for number in range(1_000)], [bytes(20_000)] * 300]

@@ -25,7 +25,7 @@ from tests.parallel.golden_frames import FOLDER, read_frames
 from tests.parallel.tcp import Job, bare_socket, hub_spec, wait_until
 from tests.parallel.test_wire_fuzz import joined, mutant, split
 
-NUM_MUTANTS = int(os.environ.get("FUZZ_MESSAGES", "6000"))
+NUM_MUTANTS = int(os.environ.get("FUZZ_MESSAGES", "3000"))
 MEGABYTE = 2**20
 FRAME = b"\x01\xff" + bytes(255)
 """A part of a message, with more to come."""

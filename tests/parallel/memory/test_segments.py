@@ -182,7 +182,7 @@ class TestMistrust:
 class TestProcesses:
     def test_two_readers_of_a_writer_at_full_speed_see_no_torn_value(self) -> None:
         """One of them is killed, and then the writer, wherever they are in their copies."""
-        with process(processes.write, 200_000, MIN_SLOTS) as writer:
+        with process(processes.write, 100_000, MIN_SLOTS) as writer:
             name = line_of(writer)
             with process(processes.read, name) as victim, reader(name) as other:
                 before = max(number_of(other.read(fresh)) for _ in range(20))

@@ -195,7 +195,7 @@ def test_unauthenticated_connections_exhaust_neither_files_nor_memory(hub: tuple
         assert monotonic() - started < 15.0
         before = leaf.call(0, "rss", timeout=20.0)
         with ExitStack() as greedy:
-            for connection in idle_connections(greedy, address, 200):
+            for connection in idle_connections(greedy, address, 100):
                 wait_until(lambda c=connection: is_connected(c))  # type: ignore[misc]
                 with suppress(OSError):
                     connection.send(to_come(15 * MEGABYTE) + bytes(200_000))
