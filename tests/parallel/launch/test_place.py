@@ -168,14 +168,11 @@ def test_without_ports_only_that_of_node_0_is_fixed(tmp_path: Path) -> None:
     assert growing.listen == "tcp://127.0.0.1:0"
 
 
-def test_every_node_knows_all_roles_since_all_run_the_same_program() -> None:
+def test_every_node_knows_all_roles_unless_the_environment_has_labels() -> None:
     roles = ["learner", {"collector", "big"}, "collector"]
     specs = [launched(node, topology="star", roles=roles, labels="gpu") for node in range(3)]
     assert specs[2].labels == {"distributed", "node.2", "collector", "collector.1", "gpu"}
     assert all(spec.world == tuple(other.labels for other in specs) for spec in specs)
-
-
-def test_with_labels_in_the_environment_each_node_sends_its_own() -> None:
     spec = launched(2, settings=Settings(labels=("gpu",)))
     assert spec.labels == {"distributed", "node.2", "gpu"}
     assert spec.world == ()

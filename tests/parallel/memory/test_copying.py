@@ -27,7 +27,7 @@ def test_every_byte_is_copied_to_its_place(sizes: list[int], shared_from: int) -
 @pytest.mark.parametrize(
     ("size", "can_start", "num_threads"), [(9_999, True, 0), (10_000, True, 1), (10_000, False, 1)]
 )
-def test_two_threads_copy_much_and_one_little_or_all_where_none_can_start(
+def test_two_threads_copy_much_and_one_little_or_all_where_no_thread_can_start(
     size: int, can_start: bool, num_threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started, usual = list[str](), threading.Thread.start

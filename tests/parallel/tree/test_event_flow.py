@@ -120,9 +120,8 @@ def test_a_sender_behind_a_hub_blocks_for_a_hung_root() -> None:
         assert not any(each.done() for each in emitting)
         assert job.num_waiting(1, 0) <= 3 * WINDOW
         job.network.heal()
-        for each in emitting:
+        for node, each in zip((1, 3, 4), emitting, strict=True):
             each.result(15.0)
-        for node in (1, 3, 4):
             job.recorders[0].check(node)
 
 
