@@ -10,7 +10,7 @@ import struct
 import zlib
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, redirect_stdout, suppress
+from contextlib import ExitStack, closing, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from ding_lite.parallel.memory.segments import DIRECTORY, Segment, SegmentReader
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.network.security import load_key, make_key
 from ding_lite.parallel.observe.job_discovery import running_jobs
-from ding_lite.parallel.observe.metrics import PREFIX, MetricsFile, read_metrics
+from ding_lite.parallel.observe.metrics import PREFIX, read_metrics
 from ding_lite.parallel.wire.codec import decode, encode
 from ding_lite.recipes import load_policy
 from ding_lite.recipes.options import parse_options
@@ -43,7 +43,7 @@ from ding_lite.rl.checkpoint.save_load import MANIFEST
 from ding_lite.runtime.trace.file import TraceFile
 from ding_lite.testing import run_step
 from tests.fuzz.mutation import as_json, broken_bytes, broken_json, changed
-from tests.parallel.observe.test_metrics import RECORD
+from tests.parallel.observe.test_metrics import RECORD, written
 
 Attempt = Callable[[random.Random], object]
 """Breaks something by a seed and reads it; what it raises must be an error of this package."""
@@ -258,9 +258,7 @@ def node_records(folder: Path) -> Iterator[Attempt]:
     with ExitStack() as stack:
         job = PrivateDirectory(folder)
         stack.callback(job.remove)
-        file = MetricsFile(job.path, 1)
-        file.write(RECORD)
-        file.close()
+        written(job.path, RECORD)
         path = job.path / f"{PREFIX}1"
         record = json.loads(path.read_bytes()[8:])
 
@@ -312,8 +310,7 @@ def traces(folder: Path) -> Iterator[Attempt]:
 
 def segments(_folder: Path) -> Iterator[Attempt]:
     value = encode({"a": np.arange(600.0), "b": np.zeros(5_000, bool), "c": "x"}, borrow=True)
-    segment = Segment("fuzz", slot_bytes=slot_bytes_of(value))
-    try:
+    with closing(Segment("fuzz", slot_bytes=slot_bytes_of(value))) as segment:
         segment.write(value)
         path = DIRECTORY / segment.name
         whole = path.read_bytes()
@@ -332,15 +329,10 @@ def segments(_folder: Path) -> Iterator[Attempt]:
                 body = head[12 : 12 + 8 * buffers + meta]
                 os.pwrite(fd, struct.pack("<I", zlib.crc32(body)), begin + 8)
             try:
-                reader = SegmentReader(segment.name)
-                try:
+                with closing(SegmentReader(segment.name)) as reader:
                     return decode(*reader.read(lambda size: memoryview(bytearray(size))))
-                finally:
-                    reader.close()
             finally:
                 os.pwrite(fd, whole[: begin + (1 << 16)], 0)
 
         yield attempt
         os.close(fd)
-    finally:
-        segment.close()

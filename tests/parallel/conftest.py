@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 
+from ding_lite.parallel.link import drain
 from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.in_process import InprocTransport
@@ -37,8 +38,9 @@ def _zero_copy() -> None:
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    """Return a star of three nodes, of which node 1 answers calls."""
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Return a star of three nodes, of which node 1 answers calls; no node waits for a lost one."""
+    monkeypatch.setattr(drain, "FAREWELL_TIMEOUT_S", 0.0)
     with Cluster(3, "star") as cluster:
         cluster.routers[1].register("double", lambda number: 2 * number)
         yield cluster
@@ -51,7 +53,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., list[NodeRouter]]]:
 
         def start(num_nodes: int, topology: str = "mesh") -> list[NodeRouter]:
             specs = ipc_specs(tmp_path, num_nodes, topology)
-            routers = [stack.enter_context(closing(NodeRouter(spec))) for spec in specs]
+            routers = [NodeRouter(spec) for spec in specs]
+            for router in routers:
+                stack.callback(router.close, good_bye=False)
             for router in routers:
                 router.wait_ready(10.0)
             return routers

@@ -32,13 +32,8 @@ class Episode:
 
 
 def greeting() -> Any:
-    return {
-        "num_nodes": 2,
-        "labels": ["collector", "node.1"],
-        "first_kept": 17,
-        "seen_epoch": 1,
-        "seen": 5,
-    }
+    place = {"num_nodes": 2, "labels": ["collector", "node.1"]}
+    return {**place, "first_kept": 17, "seen_epoch": 1, "seen": 5}
 
 
 def scalars() -> Any:
@@ -76,12 +71,15 @@ def weights() -> Any:
     return {"bias": torch.tensor([0.5, -0.5]), "weight": torch.zeros(2, 2048)}
 
 
+def large() -> Any:
+    return {"model/actor": weights(), "raw": bytes(16384)}
+
+
 def message(kind: Kind, body: Encoded | None = None, *, seq: int = 0) -> Envelope:
     """Make an envelope from node 1, in its second incarnation, to node 0."""
     meta, buffers = (body.meta, tuple(body.buffers)) if body is not None else (b"", ())
-    return Envelope(
-        kind=kind, src=1, dst=0, incarnation=2, seq=seq, ack=5, meta=meta, buffers=buffers
-    )
+    numbers = {"src": 1, "dst": 0, "incarnation": 2, "seq": seq, "ack": 5}
+    return Envelope(kind=kind, meta=meta, buffers=buffers, **numbers)
 
 
 def events(*bodies: Any) -> Envelope:
@@ -91,32 +89,24 @@ def events(*bodies: Any) -> Envelope:
     return message(Kind.EVENT, Encoded(batch, encoded[0].buffers), seq=17)
 
 
+EVENTS = [["evaluated", {"version": 3}, 487.5], ["stop", None]]
+CALL = ["sample", None, 32]
+FOUND = ["found", None, np.array([3, 1], np.int32)]
 MESSAGES: dict[str, tuple[Callable[[], Envelope], Callable[[], Any]]] = {
     "hello": (lambda: message(Kind.HELLO, encode(greeting())), greeting),
     "welcome": (lambda: message(Kind.WELCOME, encode(greeting())), greeting),
     "refuse": (lambda: message(Kind.REFUSE, encode(greeting())), greeting),
-    "event": (
-        lambda: events(["evaluated", {"version": 3}, 487.5], ["stop", None]),
-        lambda: [["evaluated", {"version": 3}, 487.5], ["stop", None]],
-    ),
-    "event_with_array": (
-        lambda: events(["found", None, np.array([3, 1], np.int32)]),
-        lambda: [["found", None, np.array([3, 1], np.int32)]],
-    ),
+    "event": (lambda: events(*EVENTS), lambda: EVENTS),
+    "event_with_array": (lambda: events(FOUND), lambda: [FOUND]),
     "state_scalars": (lambda: message(Kind.STATE, encode(scalars()), seq=7), scalars),
     "state_containers": (lambda: message(Kind.STATE, encode(containers()), seq=8), containers),
     "state_small": (lambda: message(Kind.STATE, encode(arrays()), seq=9), arrays),
     "state_large": (
-        lambda: message(
-            Kind.STATE, encode({"model/actor": encode(weights()), "raw": bytes(16384)}), seq=10
-        ),
-        lambda: {"model/actor": weights(), "raw": bytes(16384)},
+        lambda: message(Kind.STATE, encode({**large(), "model/actor": encode(weights())}), seq=10),
+        large,
     ),
     "credit": (lambda: message(Kind.CREDIT, seq=9), lambda: None),
-    "call": (
-        lambda: message(Kind.CALL, encode(["sample", None, 32]), seq=4),
-        lambda: ["sample", None, 32],
-    ),
+    "call": (lambda: message(Kind.CALL, encode(CALL), seq=4), lambda: CALL),
     "reply": (lambda: message(Kind.REPLY, encode([True, None]), seq=4), lambda: [True, None]),
     "ack": (lambda: message(Kind.ACK), lambda: None),
     "ping": (lambda: message(Kind.PING), lambda: None),

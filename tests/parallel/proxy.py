@@ -60,13 +60,9 @@ class Proxy:
         self._has_healed = asyncio.Event()
         self._is_over = asyncio.Event()
         self._loop = asyncio.new_event_loop()
-        run = self._loop.run_until_complete
-        self._thread = threading.Thread(
-            target=run, args=[self._serve(listener)], name="proxy", daemon=True
-        )
+        run, serve = self._loop.run_until_complete, self._serve(listener)
+        self._thread = threading.Thread(target=run, args=[serve], name="proxy", daemon=True)
         self._thread.start()
-
-    # -- what a test may do to the wire --------------------------------------------------
 
     def lead_to(self, target: str) -> None:
         """Forward the connections from now on."""
@@ -123,8 +119,6 @@ class Proxy:
         self._thread.join()
         self._loop.close()
 
-    # -- on the thread -------------------------------------------------------------------
-
     async def _serve(self, listener: socket.socket) -> None:
         server = await asyncio.start_server(self._accept, sock=listener, limit=_MOST_READ)
         await self._is_over.wait()
@@ -150,9 +144,8 @@ class Proxy:
         with self._changed:
             self.num_connections += 1
             self._changed.notify_all()
-        await asyncio.gather(
-            self._forward(UP, near, to_near, to_far), self._forward(DOWN, far, to_far, to_near)
-        )
+        up, down = (near, to_near, to_far), (far, to_far, to_near)
+        await asyncio.gather(self._forward(UP, *up), self._forward(DOWN, *down))
 
     async def _turn_away(self, near: StreamReader, to_near: StreamWriter) -> None:
         if self._turns_away == "hears, then closes":
@@ -163,19 +156,17 @@ class Proxy:
             self.num_turned_away += 1
             self._changed.notify_all()
 
-    async def _forward(
-        self, way: str, source: StreamReader, back: StreamWriter, sink: StreamWriter
-    ) -> None:
+    async def _forward(self, way: str, source: StreamReader, *ends: StreamWriter) -> None:
         """Move the bytes of one direction of a connection until an end closes."""
         is_reset = False
         try:
             while piece := await source.read(_MOST_READ):
                 await asyncio.sleep(self._delay_s)
-                await self._write(way, piece, sink)
+                await self._write(way, piece, ends[1])
         except OSError:
             is_reset = True
         await self._pass(way)
-        for one in (back, sink):
+        for one in ends:
             if is_reset:
                 self._break(one, reset=True)
             one.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from typing import Any
 import zmq
 from zmq.utils import z85
 
+from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.parallel.network.address import Address
 from ding_lite.parallel.network.security import load_key
 from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
@@ -30,7 +30,7 @@ def wait_until(ready: Callable[[], bool], what: str = "", seconds: float = 10.0)
     deadline = monotonic() + seconds
     while not ready():
         assert monotonic() < deadline, what
-        os.sched_yield()
+        SYSTEM_CLOCK.sleep(0.001)
 
 
 def ipc_specs(directory: Path, num_nodes: int, topology: str, **more: Any) -> list[NodeSpec]:
@@ -50,26 +50,14 @@ def ipc_specs(directory: Path, num_nodes: int, topology: str, **more: Any) -> li
     ]
 
 
-def hub_spec(num_nodes: int = 3, *, listen: str = LOOPBACK, **more: Any) -> NodeSpec:
-    return NodeSpec(
-        node_id=0,
-        num_nodes=num_nodes,
-        labels=frozenset({"node.0"}),
-        listen=listen,
-        peers=frozenset(range(1, num_nodes)),
-        **more,
-    )
+def hub_spec(num_nodes: int = 3, *, listen: str | None = LOOPBACK, **more: Any) -> NodeSpec:
+    peers = {"peers": frozenset(range(1, num_nodes)), "labels": frozenset({"node.0"}), **more}
+    return NodeSpec(node_id=0, num_nodes=num_nodes, listen=listen, **peers)
 
 
 def leaf_spec(node_id: int, hub: str | None, num_nodes: int = 3, **more: Any) -> NodeSpec:
-    return NodeSpec(
-        node_id=node_id,
-        num_nodes=num_nodes,
-        labels=frozenset({f"node.{node_id}"}),
-        dials={0: str(hub)},
-        peers=frozenset({0}),
-        **more,
-    )
+    peers = {"peers": frozenset({0}), "labels": frozenset({f"node.{node_id}"}), **more}
+    return NodeSpec(node_id=node_id, num_nodes=num_nodes, dials={0: str(hub)}, **peers)
 
 
 def bare_socket(context: zmq.Context[Any], route: bytes, key_file: str | None) -> Any:
@@ -109,6 +97,10 @@ class Recorder:
     def numbers(self, event: str = "n") -> list[Any]:
         return [args[0] for _, name, args in self.events if name == event]
 
+    def of(self, sender: int, event: str = "n") -> list[Any]:
+        """Return the numbers of one node's events."""
+        return [args[0] for node, name, args in self.events if (node, name) == (sender, event)]
+
     def wait_for_numbers(self, count: int, event: str = "n") -> None:
         """Wait for so many events; check that their numbers have come once and in order."""
         self.wait(lambda: len(self.numbers(event)) >= count, what=f"{count} of {event}")
@@ -142,9 +134,7 @@ class Job:
         assert self.hub.peers == (1,)
 
     def of_leaf(self) -> list[int]:
-        return [
-            args[0] for node, event, args in self.recorder.events if (node, event) == (1, "work")
-        ]
+        return self.recorder.of(1, "work")
 
 
 @contextmanager

@@ -7,13 +7,7 @@ from pathlib import Path
 import pytest
 
 from ding_lite.parallel.wire.messages import VERSION, Envelope, Kind
-from tests.parallel.golden_frames import (
-    FOLDER,
-    MESSAGES,
-    read_frames,
-    read_message,
-    write_frames,
-)
+from tests.parallel.golden_frames import FOLDER, MESSAGES, read_frames, read_message, write_frames
 from tests.parallel.wire.test_codec import same
 
 

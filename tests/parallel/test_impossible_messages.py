@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,13 +23,8 @@ from tests.parallel.contract import End
 from tests.parallel.tcp import Job, wait_until
 from tests.parallel.test_socket_fuzz import as_node_2
 
-GREETING = {
-    "num_nodes": 3,
-    "labels": ["distributed", "node.2"],
-    "first_kept": 1,
-    "seen_epoch": 0,
-    "seen": 0,
-}
+PLACE = {"num_nodes": 3, "labels": ["distributed", "node.2"]}
+GREETING = {**PLACE, "first_kept": 1, "seen_epoch": 0, "seen": 0}
 IMPOSSIBLE: list[dict[str, Any]] = [
     *({"first_kept": number} for number in (0, -5, 2**64 - 1, True, 1.0, None)),
     *({"seen": number} for number in (-1, 2**64 - 1, False, "0")),
@@ -68,27 +64,21 @@ def test_a_handshake_of_the_same_incarnation_cannot_skip_events() -> None:
     here.greet(hello(), 0.0)
     with pytest.raises(CodecError, match="has not got the 1th yet"):
         here.greet(hello(first_kept=5), 0.0)
-    here.greet(
-        hello(incarnation=3, first_kept=5), 0.0
-    )  # a new incarnation may: its events began before
-
-
-# -- dropped messages are counted ----------------------------------------------------------------
+    here.greet(hello(incarnation=3, first_kept=5), 0.0)  # a new one may: its events began before
 
 
 def found(kind: Kind, body: Any = None, **more: Any) -> list[Any]:
     meta = b"" if body is None else encode(body).meta
-    return Envelope(
-        **{"kind": kind, "src": 2, "dst": 0, "incarnation": 9, "meta": meta, **more}
-    ).frames()
+    fields = {"kind": kind, "src": 2, "dst": 0, "incarnation": 9, "meta": meta, **more}
+    return Envelope(**fields).frames()
 
 
 def event(seq: int) -> list[Any]:
     return found(Kind.EVENT, seq=seq, meta=pack_batch([encode(["said", None, seq]).meta]))
 
 
-def item(*args: Any) -> list[Any]:
-    return found(Kind.CALL, ["ding_lite.item", None, *args], seq=1)
+def call(name: object, *args: Any) -> list[Any]:
+    return found(Kind.CALL, [name, None, *args], seq=1)
 
 
 DROPPED: dict[str, Callable[[], list[Any]]] = {
@@ -104,35 +94,27 @@ DROPPED: dict[str, Callable[[], list[Any]]] = {
     "a ctx key that begins with _": lambda: found(Kind.STATE, {"ctx/_x": 1}, seq=1),
     "a ctx key that is a method": lambda: found(Kind.STATE, {"ctx/values": 1}, seq=1),
     "a ctx of no keys": lambda: found(Kind.STATE, [1], seq=1),
-    "an item without a number": lambda: item(9, "work", "1", 1, 1),
-    "an item that is older than the oldest": lambda: item(9, "work", 1, 5, 1),
-    "an item of a negative number": lambda: item(9, "work", -1, -1, 1),
-    "a withdrawal of a text": lambda: found(
-        Kind.CALL, ["ding_lite.withdraw", None, 9, "12"], seq=1
-    ),
-    "a name that is none": lambda: found(Kind.CALL, [5, None], seq=1),
+    "an item without a number": lambda: call("ding_lite.item", 9, "work", "1", 1, 1),
+    "an item that is older than the oldest": lambda: call("ding_lite.item", 9, "work", 1, 5, 1),
+    "an item of a negative number": lambda: call("ding_lite.item", 9, "work", -1, -1, 1),
+    "a withdrawal of a text": lambda: call("ding_lite.withdraw", 9, "12"),
+    "a name that is none": lambda: call(5),
 }
 
 
-def test_every_dropped_message_is_counted(
-    cluster: Cluster, rogue: tuple[End, Link], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_every_dropped_message_is_counted(cluster, rogue, caplog) -> None:
     end, link = rogue
-    hub = cluster.routers[0]
-
-    def send(frames: list[Any]) -> None:
-        end.do(lambda: end.transport.send(link, Lane.CONTROL, frames))
-
+    hub, send = cluster.routers[0], partial(end.send, link, Lane.CONTROL)
     before = hub.links.dropped.count
-    send(found(Kind.PING))  # before a handshake
+    send(*found(Kind.PING))  # before a handshake
     wait_until(lambda: hub.links.dropped.count == before + 1)
-    send(found(Kind.HELLO, GREETING))
-    send(event(1))
+    send(*found(Kind.HELLO, GREETING))
+    send(*event(1))
     wait_until(lambda: 2 in hub.peers)
     with caplog.at_level(logging.WARNING):
         for name, message in DROPPED.items():
             before = hub.links.dropped.count
-            send(message())
+            send(*message())
             wait_until(lambda before=before: hub.links.dropped.count == before + 1, name)  # type: ignore[misc]
             assert hub.peers == (1, 2), name
     assert "could not be handled" not in caplog.text
@@ -158,9 +140,9 @@ def test_an_incomplete_large_message_is_counted(job: Job) -> None:
 def test_a_peer_that_is_gone_gets_no_more_calls(cluster: Cluster, rogue: tuple[End, Link]) -> None:
     end, link = rogue
     hub = cluster.routers[0]
-    end.do(lambda: end.transport.send(link, Lane.CONTROL, found(Kind.HELLO, GREETING)))
+    end.send(link, Lane.CONTROL, *found(Kind.HELLO, GREETING))
     wait_until(lambda: 2 in hub.peers)
-    end.do(lambda: end.transport.send(link, Lane.CONTROL, found(Kind.BYE)))
+    end.send(link, Lane.CONTROL, *found(Kind.BYE))
     wait_until(lambda: 2 not in hub.peers)
     with pytest.raises(PeerLost):
         hub.call(2, "double", 1, timeout=5.0)

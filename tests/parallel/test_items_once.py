@@ -13,7 +13,7 @@ import pytest
 
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.streams import ItemId
-from ding_lite.testing import Cluster, ManualClock
+from ding_lite.testing import Cluster
 from tests.parallel.tcp import wait_until
 
 CUT_S = 8
@@ -43,9 +43,7 @@ def taking(*routers: NodeRouter) -> Iterator[list[tuple[int, ItemId]]]:
 
 
 @pytest.mark.parametrize(("topology", "seed"), [("mesh", 0), ("tree:2", 1)])
-def test_a_learner_cut_off_for_8_s_takes_no_item_of_another(
-    clock: ManualClock, topology: str, seed: int
-) -> None:
+def test_a_learner_cut_off_for_8_s_takes_no_item_of_another(clock, topology, seed) -> None:
     rng, count = random.Random(seed), 0
     with Cluster(3, topology, clock=clock) as cluster, taking(*cluster.routers[1:]) as taken:
         hub, *learners = cluster.routers

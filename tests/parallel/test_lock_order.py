@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 import ding_lite
@@ -102,9 +101,7 @@ def main() -> None:
         world.group("node.*").barrier()
 
 
-def test_locks_are_taken_in_the_order_of_the_table(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_locks_are_taken_in_the_order_of_the_table(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(threading, "Lock", partial(make, threading.Lock))
     monkeypatch.setattr(threading, "RLock", partial(make, threading.RLock))
     places = [f"ipc://{tmp_path}/{node}" for node in range(3)]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,20 +64,17 @@ def job() -> Iterator[Job]:
         wire.heal()
 
 
-# -- cuts ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("reset", [True, False])
-def test_a_cut_is_detected_on_both_sides_and_recovers(job: Job, reset: bool) -> None:
-    for number in range(1, 4):
+def test_a_cut_is_detected_on_both_sides_and_recovers(job: Job) -> None:
+    for number, reset in enumerate((True, False, True), start=1):
         job.wire.cut(reset=reset)
         job.both_have(*["node_lost", "node_joined"] * number)
     job.work_goes_on()
 
 
-def test_6_000_events_arrive_once_and_in_order_across_random_cuts(job: Job) -> None:
+@pytest.mark.parametrize("count", [1_800, pytest.param(6_000, marks=pytest.mark.slow)])
+def test_events_arrive_once_and_in_order_across_random_cuts(job: Job, count: int) -> None:
     chance = random.Random(1)
-    for number in range(6_000):
+    for number in range(count):
         if number % 150 == 0:
             way, num_bytes = chance.choice((UP, DOWN)), chance.randrange(4_000)
             job.wire.cut_after(num_bytes, way, reset=chance.random() < 0.5)
@@ -87,8 +83,8 @@ def test_6_000_events_arrive_once_and_in_order_across_random_cuts(job: Job) -> N
         if number % 150 == 149:
             job.wire.wait_for_cut()
     for recorder in (job.hub_recorder, job.leaf_recorder):
-        recorder.wait_for_numbers(6_000)
-    assert job.wire.num_connections > 40
+        recorder.wait_for_numbers(count)
+    assert job.wire.num_connections > count // 150
 
 
 @pytest.mark.parametrize("way", [UP, DOWN])
@@ -101,42 +97,22 @@ def test_a_large_event_cut_in_the_middle_arrives_once(job: Job, way: str) -> Non
     recorder.wait_for_numbers(6)
     for _, event, args in recorder.events:
         if event == "n":
-            assert args[1].nbytes == MEGABYTE
-            assert (args[1] == args[0]).all()
+            assert (args[1] == np.full(MEGABYTE // 8, args[0])).all()
 
 
 def test_the_newest_ctx_arrives_complete_after_cuts(job: Job) -> None:
-    for number in range(12):
+    for number in range(6):
         job.wire.cut_after(MEGABYTE * (number % 4) + 1_000, reset=number % 2 == 0)
         job.leaf.publish_ctx({"n": number, "w": np.full(4 * MEGABYTE // 8, number)})
         job.leaf.emit("go")
         job.wire.wait_for_cut()
-    job.hub_recorder.wait(lambda: job.hub_recorder.ctx[1].get("n") == 11)
-    assert (job.hub_recorder.ctx[1]["w"] == 11).all()
-
-
-def test_items_arrive_once_across_cuts(job: Job) -> None:
-    chance = random.Random(2)
-    received: list[int] = []
-
-    def receive() -> None:
-        while (item := job.hub.receive("s")) is not None and item.value["n"] >= 0:
-            received.append(item.value["n"])
-
-    receiver = threading.Thread(target=receive)
-    receiver.start()
-    for number in [*range(100), -1]:
-        if number % 10 == 0:
-            job.wire.cut_after(chance.randrange(600_000))
-        job.leaf.send("s", {"n": number, "w": np.zeros(20_000)}, to="node.0", in_flight=4)
-    receiver.join()
-    assert sorted(received) == list(range(100))
-    assert job.wire.num_connections > 2
+    job.hub_recorder.wait(lambda: job.hub_recorder.ctx[1].get("n") == 5)
+    assert (job.hub_recorder.ctx[1]["w"] == 5).all()
 
 
 def test_a_handshake_or_event_cut_anywhere_arrives_once(job: Job) -> None:
     """The first bytes of a connection are the handshakes, then come events."""
-    cuts = [(way, num_bytes) for way in (UP, DOWN) for num_bytes in range(1, 1_600, 320)]
+    cuts = [(way, num_bytes) for way in (UP, DOWN) for num_bytes in (1, 300, 700, 1_200)]
     for number, (way, num_bytes) in enumerate(cuts):
         job.wire.cut()
         job.wire.cut_after(num_bytes, way)
@@ -146,9 +122,6 @@ def test_a_handshake_or_event_cut_anywhere_arrives_once(job: Job) -> None:
     for recorder in (job.hub_recorder, job.leaf_recorder):
         recorder.wait_for_numbers(len(cuts))
     job.work_goes_on()
-
-
-# -- silence -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", [UP, DOWN])
@@ -178,23 +151,24 @@ def test_a_partition_is_detected_on_both_sides_and_recovers(job: Job, way: str) 
 
 
 def test_a_cut_link_affects_no_other_link() -> None:
-    with ExitStack() as stack:
-        hub = stack.enter_context(closing(NodeRouter(hub_spec(3))))
-        wire = stack.enter_context(Proxy(str(hub.address)))
-        cut_off = stack.enter_context(closing(NodeRouter(leaf_spec(1, wire.address))))
-        leaf = stack.enter_context(closing(NodeRouter(leaf_spec(2, hub.address))))
+    with (
+        closing(NodeRouter(hub_spec(3))) as hub,
+        Proxy(str(hub.address)) as wire,
+        closing(NodeRouter(leaf_spec(1, wire.address))) as cut_off,
+        closing(NodeRouter(leaf_spec(2, hub.address))) as leaf,
+    ):
         hub.wait_ready(10.0)
         hub_recorder, leaf_recorder, cut_off_recorder = map(Recorder, (hub, leaf, cut_off))
         wire.blackhole()
-        for number in range(2_000):
+        for number in range(500):
             hub.emit("n", number)
-        leaf_recorder.wait_for_numbers(2_000)
+        leaf_recorder.wait_for_numbers(500)
         hub_recorder.wait(lambda: bool(fates(hub_recorder)))
         assert fates(hub_recorder) == [(1, "node_lost", (1,))]
         assert fates(leaf_recorder) == []
         assert leaf.peers == (0,)
         wire.heal()
-        cut_off_recorder.wait_for_numbers(2_000)
+        cut_off_recorder.wait_for_numbers(500)
 
 
 def test_a_redialled_node_is_back_though_its_peer_still_holds_the_old_link(job: Job) -> None:
@@ -202,9 +176,6 @@ def test_a_redialled_node_is_back_though_its_peer_still_holds_the_old_link(job: 
     job.leaf.links.redial(0, str(job.hub.address))
     job.both_have("node_lost", "node_joined")
     job.work_goes_on()
-
-
-# -- slow and in pieces --------------------------------------------------------------------
 
 
 def test_bytes_written_one_by_one_make_the_same_messages(job: Job) -> None:
@@ -220,7 +191,6 @@ def test_bytes_written_one_by_one_make_the_same_messages(job: Job) -> None:
 
 def test_a_long_delay_is_no_loss(job: Job) -> None:
     job.wire.delay(0.3)
-    job.work_goes_on()
     for number in range(20):
         job.leaf.emit("n", number)
         job.leaf.publish_ctx({"n": number, "w": np.full(MEGABYTE // 8, number)})
@@ -231,12 +201,10 @@ def test_a_long_delay_is_no_loss(job: Job) -> None:
 
 
 @pytest.mark.parametrize(("way", "num_bytes"), [(UP, 6 * MEGABYTE), (DOWN, 12 * MEGABYTE)])
-def test_a_large_event_on_a_slow_wire_arrives_at_the_first_attempt(
-    job: Job, way: str, num_bytes: int
-) -> None:
-    """It takes longer than the peer timeout, as one frame and as many chunks."""
+def test_a_large_event_on_a_slow_wire_arrives_at_the_first_attempt(job, way, num_bytes) -> None:
+    """It takes longer than the peer timeout of 3 s, as one frame and as many chunks."""
     sender, recorder = (job.leaf, job.hub_recorder) if way == UP else (job.hub, job.leaf_recorder)
-    job.wire.throttle(num_bytes / 5.0)
+    job.wire.throttle(num_bytes / 4.0)
     sender.emit("n", 0, np.zeros(num_bytes, np.uint8))
     sender.emit("n", 1)
     recorder.wait(lambda: recorder.numbers() == [0, 1], 15.0)

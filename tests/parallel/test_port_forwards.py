@@ -24,33 +24,32 @@ from tests.parallel.tcp import hub_spec, leaf_spec, wait_until
 
 @pytest.mark.parametrize(
     ("manner", "times"),
-    [("closes", 12), ("resets", 12), ("hears, then closes", 12), ("stays silent", 4)],
+    [("closes", 8), ("resets", 8), ("hears, then closes", 8), ("stays silent", 4)],
 )
 def test_a_node_waits_for_node_0_behind_an_early_forward(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manner: str, times: int
 ) -> None:
-    monkeypatch.setitem(OPTIONS, zmq.HANDSHAKE_IVL, 500)
+    monkeypatch.setitem(OPTIONS, zmq.HANDSHAKE_IVL, 300)
     key = str(make_key(tmp_path / "key"))
-    with Proxy("", turns_away=manner) as wire:
-        leaf = NodeRouter(leaf_spec(1, wire.address, 2, key_file=key))
-        with closing(leaf):
-            # Each lane dials by itself; three in a row were a refusal.
-            wire.wait(lambda proxy: proxy.num_turned_away >= times)
-            with closing(NodeRouter(hub_spec(2, key_file=key))) as hub:
-                wire.lead_to(str(hub.address))
-                leaf.wait_ready(20.0)
-                hub.wait_ready(5.0)
-                assert (hub.peers, leaf.peers) == ((1,), (0,))
+    with (
+        Proxy("", turns_away=manner) as wire,
+        closing(NodeRouter(leaf_spec(1, wire.address, 2, key_file=key))) as leaf,
+    ):
+        # Each lane dials by itself; three in a row were a refusal.
+        wire.wait(lambda proxy: proxy.num_turned_away >= times)
+        with closing(NodeRouter(hub_spec(2, key_file=key))) as hub:
+            wire.lead_to(str(hub.address))
+            leaf.wait_ready(20.0)
+            hub.wait_ready(5.0)
+            assert (hub.peers, leaf.peers) == ((1,), (0,))
 
 
-def test_a_timeout_names_a_forward_without_a_backend(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_timeout_names_a_forward_without_a_backend(tmp_path, caplog) -> None:
     key = str(make_key(tmp_path / "key"))
     with Proxy("") as wire:
         leaf = NodeRouter(leaf_spec(1, wire.address, 2, key_file=key))
         with closing(leaf), pytest.raises(DeadlineExceeded, match="for node 0"):
-            leaf.wait_ready(2.0)
+            leaf.wait_ready(1.0)
     said = f"what listens at {wire.address} closes each connection without a greeting"
     assert said in caplog.text
 
@@ -100,8 +99,8 @@ def test_a_node_that_comes_back_with_another_key_is_named_and_dialled_slowly(
             reason = "node 0 is not there yet: it has another key"
             wait_until(lambda: reason in caplog.text, "no reason in the log")
             dropped, began_at = stranger.links.dropped, SYSTEM_CLOCK.now()
-            enough = dropped.count + 10
+            enough = dropped.count + 4
             wait_until(lambda: dropped.count >= enough, "the node gave up")
-            assert SYSTEM_CLOCK.now() - began_at > 1.0
+            assert SYSTEM_CLOCK.now() - began_at > 0.4
         with closing(NodeRouter(replace(spec, key_file=key, incarnation=2))) as hub:
             hub.wait_ready(10.0)

@@ -12,18 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.errors import (
-    ConfigError,
-    DeadlineExceeded,
-    LabelError,
-    PeerLost,
-    RemoteError,
-)
+from ding_lite.errors import ConfigError, DeadlineExceeded, LabelError, PeerLost, RemoteError
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.runtime.messaging.base import Router
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
@@ -55,9 +48,6 @@ def connected(stack: ExitStack, specs: Sequence[NodeSpec]) -> list[NodeRouter]:
     return nodes
 
 
-# -- events --------------------------------------------------------------------------------
-
-
 def test_an_event_reaches_every_other_node_once_with_arguments_of_its_own(routers: Any) -> None:
     recorders, named = [Recorder(router) for router in routers], threading.Event()
     routers[3].on("weights", lambda *_, by: named.set() if by == "dqn" else None)
@@ -71,9 +61,6 @@ def test_an_event_reaches_every_other_node_once_with_arguments_of_its_own(router
         assert (sender, event, found.tolist(), others) == (1, "weights", [0.0, 0.0], [7, "λ"])
         found[:] = 5.0
     assert recorders[1].events == []
-
-
-# -- values --------------------------------------------------------------------------------
 
 
 def test_ctx_values_go_to_the_nodes_that_the_patterns_match(routers: Any) -> None:
@@ -108,18 +95,23 @@ def test_the_newest_value_of_a_topic_reaches_its_subscribers_and_not_the_ctx(rou
     assert recorder.ctx == {}
 
 
-def test_topics_that_no_program_may_publish_are_refused(routers: Any) -> None:
+def test_invalid_topics_receivers_and_handlers_are_refused(routers: Any) -> None:
     for topic in ("ctx/loss", "", 3, 1025 * "x"):
         with pytest.raises(ConfigError, match="topic"):
             routers[0].publish(topic, 1)
-
-
-def test_receivers_that_no_label_can_match_are_refused(routers: Any) -> None:
     for to in ("", (), "a b", 3):
         with pytest.raises(LabelError):
             routers[0].publish("topic", 1, to=to)
         with pytest.raises(LabelError):
             routers[0].send("stream", 1, to=to)
+    for name, fn in (("", len), (3, len), ("g", 3)):
+        with pytest.raises(ConfigError, match="a name and a function"):
+            routers[0].register(name, fn)
+
+    async def late() -> None: ...
+
+    with pytest.raises(ConfigError, match="handler of `late` is an `async def`"):
+        routers[0].register("late", late)
 
 
 def test_a_node_can_read_its_published_values_as_they_were_then(routers: Any) -> None:
@@ -133,9 +125,6 @@ def test_a_node_can_read_its_published_values_as_they_were_then(routers: Any) ->
     found["large"].zero_()
     assert routers[0].published("ctx/w")["large"].sum() == 2e5
     assert routers[0].published("ctx/number") == 4
-
-
-# -- items ---------------------------------------------------------------------------------
 
 
 def test_each_item_goes_to_one_of_the_nodes_that_match(routers: Any) -> None:
@@ -164,9 +153,6 @@ def test_a_full_receiver_makes_the_sender_wait_until_it_takes_an_item(routers: A
     assert hub.send("work", 2, to="node.1", in_flight=1, timeout=WAIT_S)
 
 
-# -- calls ---------------------------------------------------------------------------------
-
-
 def test_a_call_gives_the_answer_or_the_error_of_its_handler(routers: Any) -> None:
     hub, leaf, *_ = routers
     later: Future[list[int]] = Future()
@@ -177,6 +163,8 @@ def test_a_call_gives_the_answer_or_the_error_of_its_handler(routers: Any) -> No
     assert hub.call(1, "scale", 3, by=4) == leaf.call(1, "scale", 3, by=4) == 12
     np.testing.assert_array_equal(hub.call(1, "scale", large, by=2), 2 * large)
     answer = hub.ask(1, "later")
+    with pytest.raises(DeadlineExceeded, match=r"not answered `later` within 0.05 s"):
+        hub.call(1, "later", timeout=0.05)
     assert not answer.done()
     later.set_result([1])
     assert answer.result(WAIT_S) == [1]
@@ -199,23 +187,3 @@ def test_keywords_of_a_call_and_an_event_may_have_the_names_of_arguments(routers
     with use_router(hub), Task() as task:
         task.emit("told", **named)
     assert heard.result(WAIT_S) == named
-
-
-def test_a_handler_without_a_name_or_a_function_is_refused(routers: Any) -> None:
-    for name, fn in (("", len), (3, len), ("g", 3)):
-        with pytest.raises(ConfigError, match="a name and a function"):
-            routers[0].register(name, fn)
-
-    async def late() -> None: ...
-
-    with pytest.raises(ConfigError, match="handler of `late` is an `async def`"):
-        routers[0].register("late", late)
-
-
-def test_a_late_answer_raises_deadline_exceeded(routers: Sequence[Router]) -> None:
-    never: Future[int] = Future()
-    routers[1].register("never", lambda: never)
-    with pytest.raises(DeadlineExceeded, match=r"not answered `never` within 0.05 s"):
-        routers[0].call(1, "never", timeout=0.05)
-    never.set_result(3)
-    assert routers[0].call(1, "never") == 3

@@ -14,9 +14,7 @@ ITEM = np.zeros(8, np.float32)
 
 
 @pytest.mark.parametrize("num_nodes", [12, 40, 80])
-def test_the_root_of_a_tree_sends_weights_to_its_children_only(
-    num_nodes: int,
-) -> None:
+def test_the_root_of_a_tree_sends_weights_to_its_children_only(num_nodes: int) -> None:
     with CountedCluster(num_nodes, "tree") as cluster:
         with cluster.counting():
             cluster.publish(WEIGHTS)

@@ -56,9 +56,6 @@ def joined(frames: Frames) -> list[bytes]:
     return [b"".join(frames[:2]), *frames[2:]]
 
 
-# -- how a message gets broken ---------------------------------------------------------------
-
-
 def edit_header(rng: random.Random, frames: Frames, _: list[Frames]) -> Frames:
     """Overwrite some bytes of the header, at the borders of its fields more often than not."""
     header = bytearray(frames[0])
@@ -139,9 +136,6 @@ def mutant(seed: int, golden: list[Frames]) -> Frames:
     return frames
 
 
-# -- what must hold --------------------------------------------------------------------------
-
-
 @pytest.mark.deadline(120.0 + NUM_MUTANTS / 500)
 @pytest.mark.parametrize(
     "num_mutants", [NUM_MUTANTS, pytest.param(10 * NUM_MUTANTS, marks=pytest.mark.slow)]
@@ -160,7 +154,7 @@ def test_no_broken_message_uses_much_memory(golden: list[Frames]) -> None:
     for frames in golden:
         read_message(joined(frames))  # what is made once and kept, as a table of torch's dtypes
     with traced():
-        for seed in range(NUM_MUTANTS // 10):
+        for seed in range(NUM_MUTANTS // 16):
             frames = mutant(seed, golden)
             before = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()
@@ -194,7 +188,7 @@ def refusal(frames: Frames, seed: int) -> tuple[str, int] | None:
     ids=lambda unit: unit[:9].hex(),
 )
 def test_decoding_a_meta_uses_at_most_120_times_its_size(unit: bytes) -> None:
-    bomb = msgspec.msgpack.encode([0, [msgspec.Raw(unit)] * (MAX_META_BYTES // 4 // len(unit))])
+    bomb = msgspec.msgpack.encode([0, [msgspec.Raw(unit)] * (MAX_META_BYTES // 16 // len(unit))])
     assert memory_of(lambda: decode(bomb, [])) < 120 * len(bomb)
 
 

@@ -51,23 +51,17 @@ def ports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
 
 def job(num_nodes: int, topology: str, ports: list[int], **plan: Any) -> list[NodeSpec]:
     places = [f"tcp://{LOOPBACK}:{port}" for port in ports]
-    return [
-        spec_of(
-            node,
-            num_nodes,
-            topology=topology,
-            dials=tuple(places[: min(node, 1 if topology == "star" else node)]),
-            environ={"ports": (ports[node],)},
-            **plan,
-        )
-        for node in range(num_nodes)
-    ]
+
+    def spec(node: int) -> NodeSpec:
+        dials = tuple(places[: min(node, 1 if topology == "star" else node)])
+        more = {"topology": topology, "environ": {"ports": (ports[node],)}, **plan}
+        return spec_of(node, num_nodes, dials=dials, **more)
+
+    return [spec(node) for node in range(num_nodes)]
 
 
 @pytest.mark.parametrize(("num_nodes", "topology"), [(2, "star"), (2, "mesh"), (3, "mesh")])
-def test_labels_of_peers_arrive_in_the_handshake(
-    ports: list[int], num_nodes: int, topology: str
-) -> None:
+def test_labels_of_peers_arrive_in_the_handshake(ports, num_nodes: int, topology: str) -> None:
     specs = job(num_nodes, topology, ports, roles=["learner", "player", "player"][:num_nodes])
 
     def main(world: World) -> object:
@@ -80,18 +74,22 @@ def test_labels_of_peers_arrive_in_the_handshake(
 
 def test_threads_that_answer_wait_half_a_millisecond_for_a_busy_main() -> None:
     before = sys.getswitchinterval()
-    alone = NodeSpec(node_id=0, num_nodes=1, labels=frozenset())
-    with connected(alone):
+    with connected(NodeSpec(node_id=0, num_nodes=1, labels=frozenset())):
         assert sys.getswitchinterval() == pytest.approx(0.0005)
     assert sys.getswitchinterval() == before
 
 
-def test_a_leaf_of_a_star_names_the_nodes_with_unknown_labels(ports: list[int]) -> None:
+def test_a_leaf_of_a_star_fetches_weights_and_names_the_nodes_with_unknown_labels(ports) -> None:
     specs = job(3, "star", ports)
 
     def main(world: World) -> object:
-        message = world.group(range(world.num_nodes)).all_gather(world.node_id)
-        assert message == [0, 1, 2]
+        assert world.group(range(world.num_nodes)).all_gather(world.node_id) == [0, 1, 2]
+        server = ModelServer(world)
+        if world.node_id == 0:
+            server.publish({"w": torch.ones(2)})
+        model = server.wait(timeout=10.0)
+        assert model
+        assert model.version == 1
         return world.group("node.*").members
 
     hub, leaf, other = on_nodes(specs, main)
@@ -100,9 +98,7 @@ def test_a_leaf_of_a_star_names_the_nodes_with_unknown_labels(ports: list[int]) 
     assert other.startswith("Node 2 does not know the labels of the nodes [1]")
 
 
-def test_a_leaf_of_a_star_knows_the_roles_of_the_call_and_more_labels_of_peers(
-    ports: list[int],
-) -> None:
+def test_a_leaf_of_a_star_knows_the_roles_of_the_call_and_more_labels_of_peers(ports) -> None:
     roles = ["server", "agent", "agent"]
     hub, *leaves = job(3, "star", ports, roles=roles)
     hub = replace(hub, labels=hub.labels | {"gpu"}, world=())  # as by DING_LITE_LABELS
@@ -112,19 +108,6 @@ def test_a_leaf_of_a_star_knows_the_roles_of_the_call_and_more_labels_of_peers(
         return [world.group(pattern).members for pattern in ("server", "agent", "gpu")]
 
     assert on_nodes([hub, *leaves], main) == [[(0,), (1, 2), (0,)]] * 3
-
-
-def test_a_leaf_of_a_star_fetches_weights_without_knowing_all_labels(ports: list[int]) -> None:
-    specs = job(3, "star", ports)
-
-    def main(world: World) -> object:
-        server = ModelServer(world)
-        if world.node_id == 0:
-            server.publish({"w": torch.ones(2)})
-        model = server.wait(timeout=10.0)
-        return model and model.version
-
-    assert on_nodes(specs, main) == [1, 1, 1]
 
 
 def test_a_key_file_is_read_before_anything_is_bound(tmp_path: Path) -> None:
@@ -137,19 +120,12 @@ def test_a_key_file_is_read_before_anything_is_bound(tmp_path: Path) -> None:
 def test_the_error_reports_what_listens_at_the_address_of_a_missing_peer(ports: list[int]) -> None:
     [_, alone] = job(2, "star", ports)
     impatient = replace(alone, startup_timeout=0.1)
-    with (
-        pytest.raises(
-            TimeoutError, match=r"for node 0 .* Nothing can be reached at tcp://127"
-        ) as e,
-        connected(impatient, advice="Look elsewhere."),
-    ):
+    message = r"for node 0 .* Nothing can be reached at tcp://127.*\(Connection refused\)\. Look"
+    with pytest.raises(TimeoutError, match=message), connected(impatient, advice="Look elsewhere."):
         raise AssertionError("nobody is there")
-    assert str(e.value).endswith("(Connection refused). Look elsewhere.")
 
 
-def test_a_program_that_a_node_starts_is_told_of_the_variables_of_the_launcher(
-    ports: list[int],
-) -> None:
+def test_a_program_that_a_node_starts_is_told_of_the_variables_of_the_launcher(ports) -> None:
     hub, leaf = job(2, "star", ports)
 
     def start_again() -> list[str]:

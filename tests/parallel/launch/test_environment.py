@@ -40,17 +40,24 @@ def found(environ: dict[str, str]) -> Placement:
     return place
 
 
-def test_without_a_launcher_nothing_is_detected() -> None:
-    assert detect({}) is None
-    assert detect({"PATH": "/bin", "RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}) is None
-    assert detect({**SLURM, "SLURM_STEP_ID": ""}) is None
+ALONE = {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+NO_LAUNCH: list[dict[str, str]] = [
+    {},
+    *({**DEEPSPEED, name: ""} for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")),
+    {**DEEPSPEED, "RANK": "0", "WORLD_SIZE": "1"},
+    {"PATH": "/bin", "RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"},
+    {"RANK": "captain", "WORLD_SIZE": "big"},
+    *({**TORCHRUN, name: blank} for name in ("RANK", "WORLD_SIZE") for blank in ("", " ")),
+    *(ALONE, {**SLURM, **ALONE}),  # so outer launchers are ignored
+    *(SLURM_BATCH, SLURM_SHELL, {**SLURM, "SLURM_STEP_ID": ""}),
+    *({"OMPI_COMM_WORLD_RANK": "1"}, {"PMI_SIZE": "2"}, {"DING_LITE_NUM_NODES": "3"}),
+    {**KUBERNETES, "DING_LITE_NUM_NODES": ""},
+]
 
 
-def test_variables_of_pytorch_left_in_the_environment_are_no_launcher() -> None:
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        assert detect({**DEEPSPEED, name: ""}) is None, name
-    assert detect({**DEEPSPEED, "RANK": "0", "WORLD_SIZE": "1"}) is None
-    assert detect({"RANK": "captain", "WORLD_SIZE": "big"}) is None
+def test_variables_of_other_programs_and_incomplete_ones_are_no_launch() -> None:
+    for environ in NO_LAUNCH:
+        assert detect(environ) is None, environ
 
 
 @pytest.mark.parametrize(
@@ -61,48 +68,41 @@ def test_each_launcher_is_detected(environ: dict[str, str]) -> None:
     assert found_by == [found(environ)]
 
 
-def test_the_innermost_launcher_takes_precedence() -> None:
-    allocated = {**SLURM, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}
-    assert found({**KUBERNETES, **allocated}).launcher == "srun"
-    assert found({**KUBERNETES, **allocated, **OPEN_MPI}).launcher == "mpirun"
-    assert found({**KUBERNETES, **allocated, **OPEN_MPI, **TORCHRUN}).launcher == "torchrun"
+LOCAL_HOSTS = "127.0.0.1", "localhost", "::1", "127.1.2.3"
+IN_BRACKETS = r"MASTER_ADDR is .* without a port or brackets"
+REFUSED: list[tuple[dict[str, str], str]] = [
+    *(
+        ({**TORCHRUN, "WORLD_SIZE": size}, f"WORLD_SIZE is '{size}'; a whole number was expected")
+        for size in ("-1", "two", "1.5", "0x3")
+    ),
+    ({**TORCHRUN, "RANK": "3"}, "torchrun has started this process as node 3 of 3"),
+    *(
+        ({**TORCHRUN, "RANK": rank, "MASTER_ADDR": host}, IN_BRACKETS)
+        for rank in "012"  # on all nodes, or the others would wait
+        for host in ("[::1]", "gpu08:29500", "tcp://gpu08", "10.0.0.7:29500")
+    ),
+    *(
+        ({**SLURM, "SLURM_STEP_NODELIST": machines}, "SLURM_STEP_NODELIST is .* cannot be read")
+        for machines in ("n[a-b]", "n[1;2]", "n[]", "n[1", "n1]", ",a")
+    ),
+]
 
 
-def test_a_launcher_of_one_process_and_outer_ones_are_ignored() -> None:
-    alone = {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-    assert detect(alone) is None
-    assert detect({**SLURM, **alone}) is None
-
-
-@pytest.mark.parametrize("size", ["-1", "two", "1.5", "0x3"])
-def test_a_value_that_is_no_number_is_refused_with_its_variable(size: str) -> None:
-    with pytest.raises(ConfigError, match=f"WORLD_SIZE is '{size}'; a whole number was expected"):
-        detect({**TORCHRUN, "WORLD_SIZE": size})
-
-
-def test_a_rank_above_the_world_size_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"torchrun has started this process as node 3 of 3"):
-        detect({**TORCHRUN, "RANK": "3"})
-
-
-@pytest.mark.parametrize("host", ["[::1]", "gpu08:29500", "tcp://gpu08", "10.0.0.7:29500"])
-def test_a_host_with_more_than_a_name_is_refused_on_all_nodes(host: str) -> None:
-    for rank in "012":
-        with pytest.raises(ConfigError, match=r"MASTER_ADDR is .* without a port or brackets"):
-            detect({**TORCHRUN, "RANK": rank, "MASTER_ADDR": host})
+@pytest.mark.parametrize(("environ", "message"), REFUSED)
+def test_malformed_variables_are_refused_by_name(environ: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        detect(environ)
 
 
 APART = {**TORCHRUN, "LOCAL_WORLD_SIZE": "1"}
 MPI_APART = {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+ALLOCATED = {**SLURM, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}
 ONE_MACHINE = {"SLURM_STEP_NODELIST": "gpu12", "SLURM_STEP_NUM_NODES": "1"}
 PLACES: list[tuple[dict[str, str], dict[str, Any]]] = [
     (TORCHRUN, {"launcher": "torchrun", "node_id": 1, "num_nodes": 3}),
     (TORCHRUN, {"on_one_machine": True, "host": "127.0.0.1"}),
     ({**APART, "MASTER_ADDR": "gpu08"}, {"on_one_machine": False, "host": "gpu08"}),
-    *(
-        ({**APART, "MASTER_ADDR": loopback}, {"on_one_machine": True})
-        for loopback in ("127.0.0.1", "localhost", "::1", "127.1.2.3")
-    ),
+    *(({**APART, "MASTER_ADDR": host}, {"on_one_machine": True}) for host in LOCAL_HOSTS),
     (KUBEFLOW, {"launcher": "a PyTorch launcher", "node_id": 1, "num_nodes": 3}),
     (KUBEFLOW, {"on_one_machine": False, "host": "train-master-0"}),
     (DEEPSPEED, {"node_id": 1, "num_nodes": 2, "on_one_machine": True}),
@@ -118,6 +118,10 @@ PLACES: list[tuple[dict[str, str], dict[str, Any]]] = [
         {"launcher": "mpirun", "node_id": 2, "num_nodes": 5},
     ),
     ({**SLURM, **MPICH}, {"launcher": "srun"}),  # which has started MPICH directly
+    # The innermost launcher takes precedence.
+    ({**KUBERNETES, **ALLOCATED}, {"launcher": "srun"}),
+    ({**KUBERNETES, **ALLOCATED, **OPEN_MPI}, {"launcher": "mpirun"}),
+    ({**KUBERNETES, **ALLOCATED, **OPEN_MPI, **TORCHRUN}, {"launcher": "torchrun"}),
     (SLURM, {"launcher": "srun", "node_id": 2, "num_nodes": 5}),
     (SLURM, {"on_one_machine": False, "host": "gpu08"}),
     ({**SLURM, "SLURM_STEP_NODELIST": ""}, {"on_one_machine": False, "host": ""}),
@@ -157,29 +161,6 @@ def test_a_missing_host_of_node_0_is_explained() -> None:
 )
 def test_the_host_of_node_0_is_the_first_of_slurms_list(machines: str, host: str) -> None:
     assert found({**SLURM, "SLURM_STEP_NODELIST": machines}).host == host
-
-
-@pytest.mark.parametrize("machines", ["n[a-b]", "n[1;2]", "n[]", "n[1", "n1]", ",a"])
-def test_a_malformed_list_of_slurm_is_refused(machines: str) -> None:
-    with pytest.raises(ConfigError, match=r"SLURM_STEP_NODELIST is .* cannot be read"):
-        detect({**SLURM, "SLURM_STEP_NODELIST": machines})
-
-
-def test_an_allocation_alone_and_incomplete_variables_are_no_launch() -> None:
-    incomplete: list[dict[str, str]] = [
-        *(
-            {name: value for name, value in TORCHRUN.items() if name != missing}
-            for missing in ("RANK", "WORLD_SIZE")
-        ),
-        *({**TORCHRUN, "RANK": " "}, {"OMPI_COMM_WORLD_RANK": "1"}, {"PMI_SIZE": "2"}),
-        {name: value for name, value in KUBERNETES.items() if name != "DING_LITE_NUM_NODES"},
-        {"DING_LITE_NUM_NODES": "3"},
-    ]
-    for environ in (SLURM_BATCH, SLURM_SHELL, *incomplete):
-        assert detect(environ) is None, environ
-
-
-# -- ports ---------------------------------------------------------------------------------
 
 
 def test_nodes_of_a_job_derive_the_same_port_and_other_jobs_another() -> None:
@@ -258,9 +239,6 @@ def test_derived_ports_are_outside_of_the_ephemeral_range() -> None:
         assert FIRST_PORT <= place.port <= EPHEMERAL - 700
 
 
-# -- settings come first -------------------------------------------------------------------
-
-
 def test_a_launcher_is_detected_without_settings() -> None:
     assert placement_of(Settings(), TORCHRUN) == found(TORCHRUN)
     assert placement_of(Settings(num_nodes=3, node_id=None), TORCHRUN) == found(TORCHRUN)
@@ -277,19 +255,13 @@ def test_a_launcher_is_detected_without_settings() -> None:
     ],
 )
 def test_complete_settings_override_a_launcher(settings: Settings) -> None:
-    assert placement_of(settings, TORCHRUN) is None
     assert placement_of(settings, {**TORCHRUN, "WORLD_SIZE": "none of our business"}) is None
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [
-        ({"num_nodes": 4}, "DING_LITE_NUM_NODES is 4, but torchrun has started .* as node 1 of 3"),
-        ({"node_id": 2}, "DING_LITE_NODE_ID is 2, but torchrun has started .* as node 1 of 3"),
-    ],
+    [({"num_nodes": 4}, "DING_LITE_NUM_NODES is 4"), ({"node_id": 2}, "DING_LITE_NODE_ID is 2")],
 )
-def test_settings_that_contradict_a_launcher_are_refused(
-    given: dict[str, Any], expected: str
-) -> None:
-    with pytest.raises(ConfigError, match=expected):
+def test_settings_that_contradict_a_launcher_are_refused(given, expected) -> None:
+    with pytest.raises(ConfigError, match=f"{expected}, but torchrun has .* as node 1 of 3"):
         placement_of(Settings(**given), TORCHRUN)

@@ -25,18 +25,21 @@ def generator() -> Any:
 def add(one, two): ...
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("main", [coroutine, asynchronous_generator, generator])
-def test_a_main_of_which_a_call_runs_nothing_is_refused(main: Any, workers: int) -> None:
-    with pytest.raises(ConfigError, match=f"`{main.__name__}` is a .* Give a plain function"):
-        Parallel.runner(workers)(main)
+REFUSED: list[tuple[tuple[Any, ...], str]] = [
+    *(
+        ((main,), f"`{main.__name__}` is a .* Give a plain function")
+        for main in (coroutine, asynchronous_generator, generator)
+    ),
+    (("main",), "`main` is 'main'; a function was expected"),
+    ((add, 1), r"`add` takes \(one, two\): missing .* 'two'\. Its arg"),
+]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_main_that_is_no_function_is_refused(workers: int) -> None:
-    main: Any = "main"
-    with pytest.raises(ConfigError, match="`main` is 'main'; a function was expected"):
-        Parallel.runner(workers)(main)
+@pytest.mark.parametrize(("call", "message"), REFUSED)
+def test_what_nodes_could_not_run_is_refused_before_they_start(call, message, workers) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Parallel.runner(workers)(*call)
 
 
 @wraps(coroutine)
@@ -44,8 +47,5 @@ def wrapped(*words: str) -> tuple[str, ...]:
     return words
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_arguments_that_main_does_not_take_are_refused_before_nodes_start(workers: int) -> None:
-    with pytest.raises(ConfigError, match=r"`add` takes \(one, two\): missing .* 'two'\. Its arg"):
-        Parallel.runner(workers)(add, 1)
+def test_a_wrapper_is_asked_for_its_own_arguments() -> None:
     assert Parallel.runner(1)(wrapped, "takes any") == [("takes any",)]

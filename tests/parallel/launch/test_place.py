@@ -35,17 +35,11 @@ def spec_of(
     return node_of_environment(whole, dials)
 
 
-# -- launch by environment -----------------------------------------------------------------
-
-
-def test_node_0_listens_and_the_others_dial() -> None:
+def test_a_node_dials_lower_ids_and_listens_for_higher_ones() -> None:
     zero = spec_of(0, environ={"ports": (50515,)})
     assert (zero.listen, zero.dials, set(zero.peers)) == (A, {}, {1})
     one = spec_of(1, dials=(A,))
     assert (one.listen, one.dials, set(one.peers)) == (None, {0: A}, {0})
-
-
-def test_a_mesh_node_dials_lower_ids_and_listens_for_higher_ones() -> None:
     one = spec_of(1, 3, dials=(A,), environ={"ports": (50515, 50516, 50517)})
     assert (one.listen, one.dials, set(one.peers)) == (B, {0: A}, {0, 2})
     two = spec_of(2, 3, dials=(A, B))
@@ -79,10 +73,8 @@ def test_a_node_with_a_remote_node_0_listens_on_all_interfaces(tmp_path: Path) -
         (A, "tcp://127.0.0.1:0"),
     ]:
         assert spec_of(1, 3, dials=(rendezvous,), key_file=key).listen == listens
-    chosen = spec_of(
-        1, 3, dials=("tcp://10.0.0.7:1",), key_file=key, address="10.0.0.8", environ={"ports": (7,)}
-    )
-    assert chosen.listen == "tcp://10.0.0.8:7"
+    more: dict[str, Any] = {"key_file": key, "address": "10.0.0.8", "environ": {"ports": (7,)}}
+    assert spec_of(1, 3, dials=("tcp://10.0.0.7:1",), **more).listen == "tcp://10.0.0.8:7"
 
 
 @pytest.mark.parametrize(
@@ -98,9 +90,7 @@ def test_a_node_with_a_remote_node_0_listens_on_all_interfaces(tmp_path: Path) -
         (1, 2, ("tcp://[::]:7",), "is tcp://.*, at which a node can listen, .* no other connect"),
     ],
 )
-def test_a_place_that_does_not_fit_is_refused(
-    node_id: int, num_nodes: int, dials: tuple[str, ...], expected: str
-) -> None:
+def test_a_place_that_does_not_fit_is_refused(node_id, num_nodes, dials, expected) -> None:
     with pytest.raises(ConfigError, match=expected):
         spec_of(node_id, num_nodes, dials=dials)
 
@@ -111,13 +101,10 @@ def test_a_job_of_one_node_runs_in_this_process_alone(monkeypatch: pytest.Monkey
     assert labels == {"standalone", "node.0"}
 
 
-def test_arguments_override_the_environment_except_number_of_nodes_and_ports(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("DING_LITE_NUM_NODES", "3")
-    monkeypatch.setenv("DING_LITE_NODE_ID", "2")
-    monkeypatch.setenv("DING_LITE_TOPOLOGY", "mesh")
-    monkeypatch.setenv("DING_LITE_ATTACH_TO", f"{A},{B}")
+def test_arguments_override_the_environment_except_number_of_nodes_and_ports(monkeypatch) -> None:
+    environ = {"NUM_NODES": "3", "NODE_ID": "2", "TOPOLOGY": "mesh", "ATTACH_TO": f"{A},{B}"}
+    for name, value in environ.items():
+        monkeypatch.setenv(f"DING_LITE_{name}", value)
     Parallel.runner(1)
     Parallel.runner(1, "star", attach_to=A)
     with pytest.raises(ConfigError, match=r"dials the nodes \[0\]"):
@@ -136,18 +123,10 @@ def test_nodes_of_an_elastic_job_listen_for_those_that_join() -> None:
     assert spec_of(1, dials=(A,), topology="star", elastic=True).listen is None
 
 
-# -- placed by a launcher -------------------------------------------------------------------
-
-
-def launched(node_id: int, num_nodes: int = 3, **more: Any) -> NodeSpec:
-    place = Placement(
-        launcher="torchrun",
-        node_id=node_id,
-        num_nodes=num_nodes,
-        job="4711",
-        on_one_machine=more.pop("on_one_machine", True),
-        host=more.pop("host", ""),
-    )
+def launched(node_id: int, num_nodes: int = 3, *, host: str | None = None, **more: Any) -> NodeSpec:
+    """Place a node; with a `host`, its job is on several machines."""
+    where: dict[str, Any] = {"on_one_machine": host is None, "host": host or "", "job": "4711"}
+    place = Placement(launcher="torchrun", node_id=node_id, num_nodes=num_nodes, **where)
     whole = JobPlan(**{"num_nodes": num_nodes, "protocol": "tcp", "ports": 20_000, **more})
     return node_of_launcher(whole, place)
 
@@ -169,9 +148,7 @@ def test_nodes_of_one_machine_use_the_loopback_interface() -> None:
         ("[::1]", "tcp://[::1]:20001", "tcp://[::1]:20000"),
     ],
 )
-def test_an_address_applies_to_all_nodes_of_a_machine(
-    address: str, listens: str, dials: str, tmp_path: Path
-) -> None:
+def test_an_address_applies_to_all_nodes_of_a_machine(address, listens, dials, tmp_path) -> None:
     key = str(make_key(tmp_path / "key"))
     spec = launched(1, address=address, key_file=key)
     assert (spec.listen, spec.dials) == (listens, {0: dials})
@@ -185,23 +162,17 @@ def test_without_ports_only_that_of_node_0_is_fixed(tmp_path: Path) -> None:
     assert (two.listen, two.dials) == (None, {0: zero.listen, 1: ""})
     assert [spec.rendezvous for spec in (zero, one, two)] == [zero.listen] * 3
     assert apart(1, "gpu08", tmp_path, ports=None).listen == "tcp://0.0.0.0:0"
+    given = launched(1, ports=[7000, 7010, 7020])
+    assert (given.listen, given.dials) == ("tcp://127.0.0.1:7010", {0: "tcp://127.0.0.1:7000"})
     growing = launched(1, 2, ports=None, elastic=True)
     assert growing.listen == "tcp://127.0.0.1:0"
 
 
-def test_each_port_can_be_given() -> None:
-    spec = launched(1, ports=[7000, 7010, 7020])
-    assert (spec.listen, spec.dials) == ("tcp://127.0.0.1:7010", {0: "tcp://127.0.0.1:7000"})
-
-
-def test_every_node_knows_all_roles_since_all_run_the_same_program() -> None:
+def test_every_node_knows_all_roles_unless_the_environment_has_labels() -> None:
     roles = ["learner", {"collector", "big"}, "collector"]
     specs = [launched(node, topology="star", roles=roles, labels="gpu") for node in range(3)]
     assert specs[2].labels == {"distributed", "node.2", "collector", "collector.1", "gpu"}
     assert all(spec.world == tuple(other.labels for other in specs) for spec in specs)
-
-
-def test_with_labels_in_the_environment_each_node_sends_its_own() -> None:
     spec = launched(2, settings=Settings(labels=("gpu",)))
     assert spec.labels == {"distributed", "node.2", "gpu"}
     assert spec.world == ()
@@ -211,8 +182,7 @@ def apart(node_id: int, host: str, tmp_path: Path, **more: Any) -> NodeSpec:
     key = tmp_path / "key"
     if not key.exists():
         make_key(key)
-    more = {"key_file": str(key), **more}
-    return launched(node_id, on_one_machine=False, host=host, **more)
+    return launched(node_id, host=host, **{"key_file": str(key), **more})
 
 
 def test_on_several_machines_only_the_host_of_node_0_is_known(tmp_path: Path) -> None:
@@ -236,9 +206,6 @@ def test_several_machines_need_a_key_and_the_host_of_node_0_on_all_nodes(tmp_pat
         with pytest.raises(ConfigError, match="does not give the host of node 0"):
             apart(node, "", tmp_path)
     assert apart(0, "", tmp_path, key_file=None, topology="alone").listen is None
-
-
-# -- attaching to a running job -----------------------------------------------------------------
 
 
 def guest_of(attach_to: tuple[str, ...], node_ids: Any, **more: Any) -> NodeSpec:
@@ -271,8 +238,6 @@ def test_an_attached_node_dials_the_given_addresses_only() -> None:
         ([2], {"topology": "tree"}, "Also set DING_LITE_NUM_NODES to the number of nodes"),
     ],
 )
-def test_arguments_that_do_not_fit_attach_to_are_refused(
-    node_ids: Any, more: dict[str, Any], expected: str
-) -> None:
+def test_arguments_that_do_not_fit_attach_to_are_refused(node_ids, more, expected) -> None:
     with pytest.raises(ConfigError, match=expected):
         guest_of((A,), node_ids, **more)

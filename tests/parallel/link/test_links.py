@@ -12,13 +12,12 @@ import pytest
 
 from ding_lite.errors import DeadlineExceeded
 from ding_lite.parallel.link.session import Session
-from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.base import Frame, Lane, Link
 from ding_lite.parallel.transport.in_process import InprocTransport, Network
 from ding_lite.parallel.wire.messages import Identity, Kind
 from ding_lite.testing.cluster import Cluster
-from tests.parallel.tcp import Recorder
+from tests.parallel.tcp import Recorder, hub_spec
 from tests.threads import switching_often, together
 
 Send = Callable[[Link, Lane, Sequence[Frame]], bool]
@@ -40,14 +39,9 @@ def change_send(
 
 def test_events_calls_and_answers_do_not_wait_for_a_listener_of_their_sender() -> None:
     is_inside, may_leave, came = threading.Event(), threading.Event(), threading.Event()
-
-    def stand_still() -> None:
-        is_inside.set()
-        may_leave.wait()
-
     with Cluster(2) as cluster:
         recorder = Recorder(cluster.routers[1])
-        cluster.routers[0].on("stand still", stand_still)
+        cluster.routers[0].on("stand still", lambda: is_inside.set() or may_leave.wait())
         cluster.routers[1].register("answer", came.set)
         cluster.routers[1].emit("stand still")
         is_inside.wait()
@@ -60,9 +54,7 @@ def test_events_calls_and_answers_do_not_wait_for_a_listener_of_their_sender() -
 
 
 @pytest.mark.parametrize("is_sent", [False, True])
-def test_an_interrupt_of_emit_loses_and_repeats_nothing(
-    monkeypatch: pytest.MonkeyPatch, is_sent: bool
-) -> None:
+def test_an_interrupt_of_emit_loses_and_repeats_nothing(monkeypatch, is_sent: bool) -> None:
     """It may come before the message has gone, or after that."""
     left = [1]
 
@@ -90,9 +82,7 @@ def test_an_interrupt_of_emit_loses_and_repeats_nothing(
         assert interrupted == [0]
 
 
-def test_a_signals_handler_may_emit_in_the_middle_of_an_emit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_signals_handler_may_emit_in_the_middle_of_an_emit(monkeypatch) -> None:
     def interject(usual: Send) -> Send:
         def send(link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
             if not inner:
@@ -115,13 +105,7 @@ def test_a_signals_handler_may_emit_in_the_middle_of_an_emit(
 def test_a_start_may_time_out_while_processes_are_refused() -> None:
     num_nodes = 1000
     others = range(1, num_nodes)
-    spec = NodeSpec(
-        node_id=0,
-        num_nodes=num_nodes,
-        labels=frozenset(),
-        listen="inproc://hub",
-        peers=frozenset(others),
-    )
+    spec = hub_spec(num_nodes, listen="inproc://hub")
     # From a job of another size, so each is refused, and the refusal noted for the error.
     strangers = [Session(Identity(peer, 1, num_nodes + 1, frozenset()), 0) for peer in others]
     hellos = [stranger.greeting(Kind.HELLO).frames() for stranger in strangers]
@@ -135,7 +119,8 @@ def test_a_start_may_time_out_while_processes_are_refused() -> None:
         while True:
             with pytest.raises(DeadlineExceeded) as error:
                 router.links.wait_ready(0.0)
-            if f"as node {others[-1]} was refused" in str(error.value):
+            reason = f"Node {others[-1]} belongs to a job of 1001 nodes, this one has 1000."
+            if f"as node {others[-1]} was refused: {reason}" in str(error.value):
                 return
 
     with closing(router), switching_often():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from ding_lite.parallel.memory.segments import DIRECTORY, Segment, SegmentReader
 from ding_lite.parallel.memory.shared_values import MIN_SHARED_BYTES
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
-from tests.parallel.tcp import leaf_spec
+from tests.parallel.tcp import Recorder, leaf_spec
 
 
 def value(number: int, size: int = 20_000) -> Encoded:
@@ -39,22 +41,12 @@ def fresh(nbytes: int) -> memoryview:
     return memoryview(bytearray(nbytes))
 
 
-@contextmanager
-def segment(**more: int) -> Iterator[Segment]:
-    one = Segment("test", **{"slot_bytes": slot_bytes_of(value(0)), **more})
-    try:
-        yield one
-    finally:
-        one.close()
+def segment(**more: int) -> closing[Segment]:
+    return closing(Segment("test", **{"slot_bytes": slot_bytes_of(value(0)), **more}))
 
 
-@contextmanager
-def reader(name: str) -> Iterator[SegmentReader]:
-    one = SegmentReader(name)
-    try:
-        yield one
-    finally:
-        one.close()
+def reader(name: str) -> closing[SegmentReader]:
+    return closing(SegmentReader(name))
 
 
 def segments(pid: int | str = "*") -> set[str]:
@@ -64,9 +56,6 @@ def segments(pid: int | str = "*") -> set[str]:
 
 def full(number: int, size: int = 2 * MIN_SHARED_BYTES // 8) -> np.ndarray:
     return np.full(size, number, np.int64)
-
-
-# -- programs ------------------------------------------------------------------------------
 
 
 def write(size: str, num_slots: str) -> None:
@@ -83,46 +72,41 @@ def write(size: str, num_slots: str) -> None:
 
 def get_stuck(size: str, num_versions: str) -> None:
     """Publish some versions and stop for ever in the middle of the copy of the next."""
+
+    def copyto(target: np.ndarray, source: np.ndarray) -> None:
+        np.copyto(target[: target.size // 2], source[: target.size // 2])
+        say(one.name)
+        sys.stdin.read()
+
     with segment(slot_bytes=slot_bytes_of(value(0, int(size)))) as one:
         for number in range(1, int(num_versions) + 1):
             one.write(value(number, int(size)))
-
-        class Stuck:
-            def __getattr__(self, name: str) -> object:
-                return getattr(np, name)
-
-            def copyto(self, target: np.ndarray, source: np.ndarray) -> None:
-                np.copyto(target[: target.size // 2], source[: target.size // 2])
-                say(one.name)
-                sys.stdin.read()
-
-        vars(copying)["np"] = Stuck()
+        vars(copying)["np"] = SimpleNamespace(**{**vars(np), "copyto": copyto})
         one.write(value(int(num_versions) + 1, int(size)))
 
 
-def read(name: str, count: str) -> None:
-    """Read so many versions, each whole and none older than the one before."""
-    newest = 0
+def read(name: str) -> None:
+    """Read versions until it is killed, each whole and none older than the one before."""
     with reader(name) as other:
-        for _ in range(int(count)):
+        newest = 0
+        for count in itertools.count():
             number = number_of(other.read(fresh))
             assert number >= newest
             newest = number
-    say(newest)
+            if count == 20:
+                say("has read 20")
 
 
 def hang(hub: str) -> None:
     """Be node 1, and hang on the first large value."""
     router = NodeRouter(leaf_spec(1, hub, 2))
 
-    class Stuck:
-        def receive_event(self, *args: object) -> None: ...
-
+    class Stuck(Recorder):
         def receive_ctx(self, node_id: int, values: Any) -> None:
             say("stuck")
             threading.Event().wait()
 
-    router.join(Stuck())
+    Stuck(router)
     threading.Event().wait()
 
 
@@ -142,9 +126,6 @@ def _is_open(fd: int) -> bool:
         return os.read(fd, 1) != b""
     except BlockingIOError:
         return True
-
-
-# -- for tests -----------------------------------------------------------------------------
 
 
 @contextmanager

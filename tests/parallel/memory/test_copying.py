@@ -24,29 +24,25 @@ def test_every_byte_is_copied_to_its_place(sizes: list[int], shared_from: int) -
         np.testing.assert_array_equal(place, source)
 
 
-def test_much_is_copied_by_two_threads_and_little_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
-    started: list[str] = []
-    start = threading.Thread.start
-    monkeypatch.setattr(
-        threading.Thread, "start", lambda thread: (started.append(thread.name), start(thread))
-    )
-    little, much = (
-        np.ones(size, np.uint8) for size in (copying.SHARED_FROM - 1, copying.SHARED_FROM)
-    )
-    copy_all([(np.zeros_like(little), little)])
-    assert not started
-    copy_all([(np.zeros_like(much), much)])
-    assert started == ["ding_lite-copy"]
+@pytest.mark.parametrize(
+    ("size", "can_start", "num_threads"), [(9_999, True, 0), (10_000, True, 1), (10_000, False, 1)]
+)
+def test_two_threads_copy_much_and_one_little_or_all_where_no_thread_can_start(
+    size: int, can_start: bool, num_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, usual = list[str](), threading.Thread.start
 
-
-def test_where_no_thread_can_start_one_copies_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread at interpreter shutdown")
+    def start(thread: threading.Thread) -> None:
+        started.append(thread.name)
+        if not can_start:
+            raise RuntimeError("can't start new thread at interpreter shutdown")
+        usual(thread)
 
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    source = np.arange(copying.SHARED_FROM // 4, dtype=np.uint32).view(np.uint8)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(copying, "SHARED_FROM", 10_000)
+    source = np.arange(size, dtype=np.uint32).view(np.uint8)[:size]
     place = np.zeros_like(source)
     copy_all([(place, source)])
     np.testing.assert_array_equal(place, source)
+    assert started == ["ding_lite-copy"] * num_threads

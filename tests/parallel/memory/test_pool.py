@@ -39,17 +39,12 @@ def test_memory_of_another_size_is_not_used() -> None:
     assert (small.nbytes, len(pool.free)) == (1_000, 1)
 
 
-def test_little_memory_waits_for_its_next_use() -> None:
-    pool = Pool()
-    blocks = [pool.allocate(1_000) for _ in range(5)]
-    del blocks
-    assert len(pool.free) == 2
-
-
-def test_blocks_begin_at_a_cache_line() -> None:
+def test_blocks_begin_at_a_cache_line_and_few_wait_for_their_next_use() -> None:
     pool = Pool()
     blocks = [np.frombuffer(pool.allocate(size), np.uint8) for size in (1, 65, 1_000)]
     assert [block.ctypes.data % 64 for block in blocks] == [0, 0, 0]
+    del blocks
+    assert len(pool.free) == 2
 
 
 @given(sizes=st.lists(st.integers(0, 300), max_size=9))

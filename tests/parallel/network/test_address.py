@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import stat
 from pathlib import Path
@@ -12,17 +13,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ding_lite.errors import ConfigError
-from ding_lite.parallel.network.address import (
-    MAX_IPC_PATH,
-    Address,
-    PrivateDirectory,
-    check_listening,
-    free_ports,
-    is_ipv6,
-    is_loopback,
-)
-
-# -- writing -------------------------------------------------------------------------------
+from ding_lite.parallel.network import address as network
+from ding_lite.parallel.network.address import MAX_IPC_PATH, Address, PrivateDirectory
 
 
 @pytest.mark.parametrize(
@@ -59,9 +51,8 @@ def test_an_address_is_read_as_it_is_written(text: str, address: Address) -> Non
     ],
 )
 def test_malformed_addresses_are_refused(text: str, why: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=why):
         Address.parse(text)
-    assert why in str(caught.value)
 
 
 @given(st.text())
@@ -73,20 +64,17 @@ def test_any_text_is_an_address_or_refused(text: str) -> None:
     assert Address.parse(str(address)) == address
 
 
-# -- reachability ----------------------------------------------------------------------
-
-
 def test_loopback_is_known_by_number_and_by_name() -> None:
     for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost"):
-        assert is_loopback(host)
+        assert network.is_loopback(host)
     for host in ("", "*", "0.0.0.0", "::", "10.0.0.7", "192.168.1.2", "fe80::1%eth0", "no such"):
-        assert not is_loopback(host)
+        assert not network.is_loopback(host)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:50515", "[::1]", "tcp://127.0.0.1", "no such host"])
-def test_an_address_that_is_no_host_is_not_called_open_to_other_machines(host: str) -> None:
-    with pytest.raises(ConfigError, match=r"The host '.*' cannot be looked up: .* without a port"):
-        check_listening(Address("tcp", host), key_file=None)
+def test_an_address_that_is_no_host_is_not_called_open_to_other_machines() -> None:
+    for host in ("127.0.0.1:50515", "[::1]", "tcp://127.0.0.1", "no such host"):
+        with pytest.raises(ConfigError, match=f"{re.escape(host)}' cannot be looked up: .* a port"):
+            network.check_listening(Address("tcp", host), key_file=None)
 
 
 @pytest.mark.parametrize(
@@ -106,11 +94,11 @@ def test_a_loopback_address_of_a_host_does_not_choose_its_version_of_ip(
         return [(fam, 1, 6, "", (number, 0)) for fam, number in zip(families, numbers, strict=True)]
 
     monkeypatch.setattr(socket, "getaddrinfo", names)
-    assert is_ipv6("gpu08") is six
+    assert network.is_ipv6("gpu08") is six
 
 
 def test_free_ports_can_be_bound_and_are_all_different() -> None:
-    ports = free_ports("127.0.0.1", 3)
+    ports = network.free_ports("127.0.0.1", 3)
     assert len(set(ports)) == 3
     for port in ports:
         with socket.socket() as one:
@@ -120,10 +108,7 @@ def test_free_ports_can_be_bound_and_are_all_different() -> None:
 @pytest.mark.parametrize("host", ["192.0.2.1", "no such host", "a" * 70])
 def test_an_address_that_is_not_of_this_machine_is_refused(host: str) -> None:
     with pytest.raises(ConfigError, match=rf"`address` is '{host}', where this machine cannot"):
-        free_ports(host, 2)
-
-
-# -- the private directory -----------------------------------------------------------------
+        network.free_ports(host, 2)
 
 
 def test_other_users_cannot_enter_the_directory(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import stat
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,12 @@ from ding_lite.parallel.network.security import (
 )
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
+from ding_lite.parallel.transport.base import Frame, Lane, Link
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
 from ding_lite.parallel.wire.messages import VERSION, version_of
+from tests.parallel.router.test_node_router import raise_
 from tests.parallel.tcp import Job, Recorder, hub_spec, leaf_spec, wait_until
+from tests.threads import together
 
 
 @pytest.fixture(autouse=True)
@@ -47,32 +49,18 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-# -- keys ----------------------------------------------------------------------------------
-
-
 def test_the_keys_of_nodes_are_fixed_by_the_secret() -> None:
     """Two releases of the same protocol must derive the same, so the bytes are frozen here."""
     key = Key(bytes(range(32)))
-    assert (
-        key.of_listener(0).hex()
-        == "25c9e8f4161c720dc372a29791ef56f214aa6d02fa351af5f6726af2be859a85"
-    )
-    assert (
-        key.of_dialler(3).hex()
-        == "6e2545f772e36b5421e1ba24decdf4296f053f2b012a6d1cb0070211b5aec0ae"
-    )
+    listener = "25c9e8f4161c720dc372a29791ef56f214aa6d02fa351af5f6726af2be859a85"
+    dialler = "6e2545f772e36b5421e1ba24decdf4296f053f2b012a6d1cb0070211b5aec0ae"
+    assert (key.of_listener(0).hex(), key.of_dialler(3).hex()) == (listener, dialler)
 
 
 def test_every_node_and_purpose_has_a_key_of_its_own() -> None:
-    one, other = Key(bytes(32)), Key(bytes(31) + b"\1")
-    derived = [
-        derive(node)
-        for key in (one, other)
-        for derive in (key.of_listener, key.of_dialler)
-        for node in range(200)
-    ]
-    assert len(set(derived)) == len(derived) == 800
-    assert {len(secret) for secret in derived} == {32}
+    keys = Key(bytes(32)), Key(bytes(31) + b"\1")
+    purposes = [derive for key in keys for derive in (key.of_listener, key.of_dialler)]
+    assert len({derive(node) for derive in purposes for node in range(200)}) == 800
 
 
 def test_a_key_does_not_show_its_secret() -> None:
@@ -80,9 +68,6 @@ def test_a_key_does_not_show_its_secret() -> None:
     assert "ss" not in f"{key!r} {key}"
     with pytest.raises(ConfigError, match="31 bytes; 32"):
         Key(bytes(31))
-
-
-# -- key files -----------------------------------------------------------------------------
 
 
 def test_a_new_key_file_is_its_owners_alone_whatever_the_umask(tmp_path: Path) -> None:
@@ -94,10 +79,8 @@ def test_a_new_key_file_is_its_owners_alone_whatever_the_umask(tmp_path: Path) -
             os.umask(before)
         assert mode_of(path) == 0o600
         assert load_key(path).of_listener(0) == load_key(str(path)).of_listener(0)
-    assert len(list(tmp_path.glob("*key*"))) == 2  # and no draft is left
-    assert load_key(tmp_path / "key0").of_listener(0) != load_key(tmp_path / "key511").of_listener(
-        0
-    )
+    first, second = map(load_key, sorted(tmp_path.glob("*key*")))  # and no draft is left
+    assert first.of_listener(0) != second.of_listener(0)
 
 
 def test_a_key_in_use_is_never_replaced(tmp_path: Path) -> None:
@@ -115,6 +98,9 @@ def with_mode(path: Path, mode: int) -> None:
     make_key(path).chmod(mode)
 
 
+NO_KEYS = "", "a" * 63, "A" * 64, f"{'a' * 64}\n{'b' * 64}", "\xff" * 64, "#" * 10**6
+
+
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
@@ -123,12 +109,10 @@ def with_mode(path: Path, mode: int) -> None:
         (lambda path: with_mode(path, 0o604), r"Other users have .* mode is 0604"),
         (lambda path: path.mkdir(), r"cannot be read: This is no regular file"),
         (lambda path: os.mkfifo(path, 0o600), r"cannot be read: This is no regular file"),
-        (lambda path: written(path, ""), r"holds no key: expected is one line of 64 hex digits"),
-        (lambda path: written(path, "a" * 63), r"holds no key"),
-        (lambda path: written(path, "A" * 64), r"holds no key"),
-        (lambda path: written(path, f"{'a' * 64}\n{'b' * 64}"), r"holds no key"),
-        (lambda path: written(path, "\xff" * 64), r"holds no key"),
-        (lambda path: written(path, "#" * 10**6), r"holds no key"),
+        *(
+            (lambda path, text=text: written(path, text), "holds no key: expected .* 64 hex digits")
+            for text in NO_KEYS
+        ),
     ],
 )
 def test_unsafe_key_files_are_refused(tmp_path, prepare, message) -> None:
@@ -159,19 +143,14 @@ def test_a_symbolic_link_to_a_key_file_is_read(tmp_path: Path) -> None:
     assert load_key(tmp_path / "link").of_listener(1) == load_key(tmp_path / "key").of_listener(1)
 
 
-# -- the user's own key --------------------------------------------------------------------
-
-
 def test_the_users_own_key_is_made_once_by_however_many(state_home: Path) -> None:
     barrier = threading.Barrier(8)
 
-    def ask(_: int) -> bytes:
+    def ask() -> bytes:
         barrier.wait(5.0)
         return user_key().of_listener(0)
 
-    with ThreadPoolExecutor(8) as pool:
-        keys = list(pool.map(ask, range(8)))
-    assert len(set(keys)) == 1
+    assert len({*together(*[ask] * 8)}) == 1
     assert mode_of(state_home / "ding_lite") == 0o700
     assert mode_of(state_home / "ding_lite" / "loopback.key") == 0o600
     assert len(list((state_home / "ding_lite").iterdir())) == 1
@@ -191,30 +170,18 @@ def test_a_state_directory_that_cannot_be_made_is_named(state_home: Path) -> Non
 
 
 def test_a_disk_that_is_full_is_not_taken_for_a_key_of_another_process(monkeypatch) -> None:
-    def fail(_: object) -> None:
-        raise ConfigError("The disk is full.")
-
-    monkeypatch.setattr(security, "make_key", fail)
+    monkeypatch.setattr(security, "make_key", partial(raise_, ConfigError("The disk is full.")))
     with pytest.raises(ConfigError, match="The disk is full"):
         user_key()
-
-
-# -- where a node may listen ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("address", "place"),
     [
-        ("tcp://127.0.0.1:0", "tcp://127.0.0.1:0"),
-        ("tcp://127.3.2.1:5", "tcp://127.3.2.1:5"),
-        ("tcp://[::1]:0", "tcp://[::1]:0"),
-        ("tcp://localhost:7", None),
-        ("tcp://0.0.0.0:0", "refused"),
-        ("tcp://*:0", "refused"),
-        ("tcp://[::]:0", "refused"),
-        ("tcp://10.1.2.3:0", "refused"),
-        ("tcp://[fe80::1]:0", "refused"),
-        ("tcp://half.example:0", "refused"),
+        *((loopback, loopback) for loopback in ("tcp://127.0.0.1:0", "tcp://127.3.2.1:5")),
+        *(("tcp://[::1]:0", "tcp://[::1]:0"), ("tcp://localhost:7", None)),
+        *((f"tcp://{host}:0", "refused") for host in ("0.0.0.0", "*", "[::]", "10.1.2.3")),
+        *((f"tcp://{host}:0", "refused") for host in ("[fe80::1]", "half.example")),
         ("tcp://nowhere.invalid:0", "cannot be looked up"),
     ],
 )
@@ -270,9 +237,6 @@ def test_socket_files_lie_in_a_private_directory(tmp_path: Path) -> None:
     assert list(open_to_all.iterdir()) == []
 
 
-# -- refused connections ---------------------------------------------------------------
-
-
 @pytest.fixture
 def job(job: Job) -> Iterator[Job]:
     """Check that the job goes on beside what is refused."""
@@ -325,31 +289,21 @@ def test_a_node_dialling_a_peer_without_a_key_is_refused(tmp_path: Path) -> None
     assert "has no key, or is no node" in reported or "what listens at" in reported
 
 
-class Foreign(ZeroMQTransport):
-    """The transport of a node of the next version, to which this one is foreign."""
-
-    def start(self, sink: Sink) -> None:
-        take = sink.on_message
-        sink.on_message = lambda link, frames: take(link, self._swap(frames))  # type: ignore[method-assign]
-        super().start(sink)
+class Newer(ZeroMQTransport):
+    """The transport of a node of the next version."""
 
     def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
-        return super().send(link, lane, self._swap(frames))
-
-    @staticmethod
-    def _swap(frames: Sequence[Frame]) -> list[Frame]:
         head = bytearray(frames[0])
-        head[4] = {VERSION: VERSION + 1, VERSION + 1: VERSION}[head[4]]
-        return [bytes(head), *frames[1:]]
+        head[4] = VERSION + 1
+        return super().send(link, lane, [bytes(head), *frames[1:]])
 
 
 def test_nodes_of_different_versions_refuse_each_other(tmp_path: Path) -> None:
     key = str(make_key(tmp_path / "key"))
-    newer = Foreign(0, peers=[1, 2], key_file=key)
+    newer = Newer(0, peers=[1, 2], key_file=key)
     with closing(NodeRouter(hub_spec(key_file=key), transport=newer)) as hub:
         reported = refused(leaf_spec(1, hub.address, key_file=key))
         assert f"it speaks version {VERSION + 1} of the protocol" in reported
-        assert hub.links.dropped.count == 1
 
 
 def test_the_version_of_malformed_frames_is_unknown() -> None:
@@ -370,18 +324,17 @@ def test_a_peer_cannot_speak_for_another_node(job: Job) -> None:
 
 def test_a_refused_node_stops_dialling(tmp_path: Path) -> None:
     key = str(make_key(tmp_path / "key"))
-    with closing(NodeRouter(hub_spec(key_file=key))) as hub, ExitStack() as stack:
-        strangers = [
-            stack.enter_context(closing(NodeRouter(leaf_spec(1, hub.address)))) for _ in range(3)
-        ]
-        for stranger in strangers:
-            with pytest.raises(AuthenticationError):
-                stranger.wait_ready(5.0)
-        friend = stack.enter_context(closing(NodeRouter(leaf_spec(2, hub.address, key_file=key))))
+    with (
+        closing(NodeRouter(hub_spec(key_file=key))) as hub,
+        closing(NodeRouter(leaf_spec(1, hub.address))) as stranger,
+        closing(NodeRouter(leaf_spec(2, hub.address, key_file=key))) as friend,
+    ):
+        with pytest.raises(AuthenticationError):
+            stranger.wait_ready(5.0)
         friend.wait_ready(5.0)
         recorder = Recorder(hub)
         count = hub.links.dropped.count
         for number in range(50):  # far longer than the pauses between two attempts
-            friend.emit("tick", number)
-            recorder.wait(lambda number=number: len(recorder.events) > number)  # type: ignore[misc]
-        assert hub.links.dropped.count <= count + 2 * 3  # those under way when they gave up
+            friend.emit("n", number)
+            recorder.wait_for_numbers(number + 1)
+        assert hub.links.dropped.count <= count + 2  # those under way when it gave up

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +51,13 @@ def test_of_each_edge_the_lower_node_listens_and_the_higher_one_dials(graph) -> 
 
 
 @given(sizes)
-def test_the_named_topologies_have_their_number_of_edges(num_nodes: int) -> None:
-    assert len(edges("star", num_nodes)) == num_nodes - 1
-    assert len(edges("mesh", num_nodes)) == num_nodes * (num_nodes - 1) // 2
+def test_a_star_has_a_hub_a_mesh_all_edges_and_nodes_alone_none(num_nodes: int) -> None:
+    assert edges("star", num_nodes) == {(0, node) for node in range(1, num_nodes)}
+    assert edges("mesh", num_nodes) == {*combinations(range(num_nodes), 2)}
     assert edges("alone", num_nodes) == frozenset()
-    assert all(low == 0 for low, _ in edges("star", num_nodes))
 
 
-@given(st.integers(1, 600), st.integers(1, 12))
+@given(st.integers(1, 300), st.integers(1, 12))
 def test_every_node_of_a_tree_reaches_its_root_over_few_hubs(num_nodes: int, children: int) -> None:
     found = edges(f"tree:{children}", num_nodes)
     assert len(found) == num_nodes - 1
@@ -83,12 +84,6 @@ def test_a_small_tree_is_a_star_and_512_nodes_have_three_levels_below_the_root()
     assert depth == 3
 
 
-@pytest.mark.parametrize("topology", ["tree:0", "tree:", "tree:-1", "tree:x", "tree:01", "trees"])
-def test_malformed_trees_are_refused(topology: str) -> None:
-    with pytest.raises(ConfigError, match="must be one of: 'star', 'mesh', 'tree', 'alone'"):
-        edges(topology, 3)
-
-
 @given(graphs())
 def test_specs_agree_about_every_link(graph: tuple[Any, int]) -> None:
     topology, num_nodes = graph
@@ -113,7 +108,10 @@ class FakeDirectory(PrivateDirectory):
 @pytest.mark.parametrize(
     ("topology", "why"),
     [
-        ("ring", "`topology` is 'ring'; it must be one of: 'star', 'mesh', 'tree', 'alone'"),
+        *(
+            (name, f"`topology` is '{name}'; it must be one of: 'star', 'mesh', 'tree', 'alone'")
+            for name in ("ring", "tree:0", "tree:", "tree:-1", "tree:x", "tree:01", "trees")
+        ),
         ([(0, 0)], "has the entry (0, 0); each must be a pair of two different node ids"),
         ([(0, 3)], "from 0 to 2"),
         ([(-1, 0)], "has the entry (-1, 0)"),
@@ -125,24 +123,17 @@ class FakeDirectory(PrivateDirectory):
     ],
 )
 def test_malformed_topologies_are_refused(topology: Any, why: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=re.escape(why)):
         edges(topology, 3)
-    assert why in str(caught.value)
-
-
-def test_edges_may_be_pairs_of_numpys_integers() -> None:
-    pairs: Any = np.array([[0, 1], [2, 1]])
-    assert edges(pairs, 3) == edges([*zip(*pairs.T, strict=True)], 3) == {(0, 1), (1, 2)}
-
-
-# -- the plan ------------------------------------------------------------------------------
 
 
 def specs(**plan: Any) -> tuple[NodeSpec, ...]:
     return JobPlan(**plan).specs(FakeDirectory())
 
 
-def test_a_number_of_nodes_of_numpy_is_that_number() -> None:
+def test_edges_and_a_number_of_nodes_may_be_numpys_integers() -> None:
+    pairs: Any = np.array([[0, 1], [2, 1]])
+    assert edges(pairs, 3) == edges([*zip(*pairs.T, strict=True)], 3) == {(0, 1), (1, 2)}
     assert [type(spec.num_nodes) for spec in specs(num_nodes=np.int64(2))] == [int, int]
 
 
@@ -172,8 +163,7 @@ def test_roles_are_read_from_the_environment() -> None:
 
 def test_tcp_listens_on_loopback_at_ports_chosen_or_free() -> None:
     [zero, one, two] = specs(num_nodes=3, protocol="tcp")
-    assert zero.listen is not None
-    assert zero.listen.startswith("tcp://127.0.0.1:")
+    assert str(zero.listen).startswith("tcp://127.0.0.1:")
     assert two.dials == {0: zero.listen, 1: one.listen}
     for ports in (50_515, [50_515, 50_516], (50_515, 50_516)):
         [zero, one] = specs(num_nodes=2, protocol="tcp", ports=ports)
@@ -194,6 +184,5 @@ def test_tcp_listens_on_loopback_at_ports_chosen_or_free() -> None:
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(plan: Any, why: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=re.escape(why)):
         JobPlan(num_nodes=2, **plan)
-    assert why in str(caught.value)

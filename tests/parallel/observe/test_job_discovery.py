@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +15,9 @@ import pytest
 from ding_lite.errors import ConfigError
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.observe.job_discovery import RunningJob, choose, running_jobs
-from ding_lite.parallel.observe.metrics import MetricsFile, NodeMetrics, PeerMetrics
+from ding_lite.parallel.observe.metrics import NodeMetrics, PeerMetrics
 from ding_lite.testing.clock import ManualClock
-from tests.parallel.observe.test_metrics import RECORD
+from tests.parallel.observe.test_metrics import RECORD, written
 
 NOW = 100.0
 
@@ -37,9 +36,7 @@ class Jobs:
         directory = PrivateDirectory(self.folder)
         self.directories.append(directory)
         for record in records:
-            file = MetricsFile(directory.path, record.node_id)
-            file.write(record)
-            file.close()
+            written(directory.path, record)
         return directory.path.name.removeprefix("ding_lite-")
 
     def seen(self) -> list[RunningJob]:
@@ -80,7 +77,7 @@ def test_jobs_stand_in_the_order_of_their_age(jobs: Jobs) -> None:
 
 
 def test_a_node_without_a_fresh_record_is_silent_and_without_a_process_gone(jobs: Jobs) -> None:
-    child = subprocess.Popen([sys.executable, "-c", ""])
+    child = subprocess.Popen(["true"])
     child.wait()
     ended = record(2, pid=child.pid, state="ended")
     gone = record(1, pid=child.pid, state="running")
@@ -91,7 +88,7 @@ def test_a_node_without_a_fresh_record_is_silent_and_without_a_process_gone(jobs
 
 
 def test_a_stopped_process_is_not_reported_as_silent(jobs: Jobs) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
         child.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
         jobs.add(record(0, pid=child.pid))

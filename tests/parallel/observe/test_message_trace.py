@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.observe.message_trace import MessageTrace
 from ding_lite.parallel.wire.messages import CallArrived, EventArrived, ReplyArrived
-from ding_lite.runtime.trace.messages import (
-    Slice,
-    TracedEvent,
-    Turn,
-)
+from ding_lite.runtime.trace.messages import Slice, TracedEvent, Turn
+from tests.parallel.tcp import hub_spec
 
 EVENT = EventArrived("collected", (), {}, number=3)
 CALL = CallArrived(8, "double", (2,), {})
@@ -36,9 +33,7 @@ class Paper:
 
 
 def drawing(node_id: int, *, incarnation: int = 1) -> tuple[MessageTrace, Paper]:
-    spec = NodeSpec(
-        node_id=node_id, num_nodes=2, labels=frozenset(), incarnation=incarnation, began=2.0
-    )
+    spec = replace(hub_spec(2), node_id=node_id, incarnation=incarnation, began=2.0)
     made = MessageTrace(spec, lambda peer: 1)
     paper = made.tracer = Paper()
     return made, paper

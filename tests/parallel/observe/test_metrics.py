@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +35,7 @@ from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
 from tests.cli.calls import ROOT
-from tests.parallel.tcp import wait_until
+from tests.parallel.tcp import hub_spec, wait_until
 
 RECORD = NodeMetrics(
     node_id=1,
@@ -57,81 +58,69 @@ RECORD = NodeMetrics(
 )
 
 
-# -- the record on disk --------------------------------------------------------------------
+def written(folder: Path, record: NodeMetrics) -> NodeMetrics | None:
+    """Write a record, and read it again."""
+    file = MetricsFile(folder, record.node_id)
+    file.write(record)
+    file.close()
+    return read_metrics(folder / f"{PREFIX}{record.node_id}")
 
 
 def test_a_record_is_read_as_it_was_written_and_by_its_owner_only(tmp_path: Path) -> None:
-    file = MetricsFile(tmp_path, 1)
-    file.write(RECORD)
-    file.close()
-    assert read_metrics(tmp_path / "metrics-1") == RECORD
+    assert written(tmp_path, RECORD) == RECORD
     assert stat.S_IMODE((tmp_path / "metrics-1").stat().st_mode) == 0o600
 
 
 def test_a_record_that_is_too_long_leaves_the_labels_of_peers_out(tmp_path: Path) -> None:
     labels = tuple("a" * 1020 + f"{number:04d}" for number in range(600))
     peers = tuple(PeerMetrics(node_id=number, labels=labels) for number in (1, 2))
-    file = MetricsFile(tmp_path, 0)
-    file.write(replace(RECORD, peers=peers))
-    file.close()
-    read = read_metrics(tmp_path / f"{PREFIX}0")
-    assert read is not None
+    read: Any = written(tmp_path, replace(RECORD, peers=peers))
     assert [(peer.node_id, peer.labels) for peer in read.peers] == [(1, ()), (2, ())]
 
 
-@pytest.mark.parametrize(
-    "damage", ["nothing", "cut", "changed", "other", "missing", "link", "fifo"]
-)
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "nothing": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "changed": lambda path: path.write_bytes(path.read_bytes().replace(b"train.py", b"evil..py")),
+    "an empty object": lambda path: path.write_bytes(b"\x02\x00\x00\x00\x43\xbf\xa6\xa3{}"),
+    "missing": lambda path: path.unlink(),
+    "fifo": lambda path: (path.unlink(), os.mkfifo(path)),
+    "link": lambda path: path.symlink_to(path.rename(path.parent / "elsewhere")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_incomplete_records_are_ignored(tmp_path: Path, damage: str) -> None:
-    path = tmp_path / "metrics-1"
-    file = MetricsFile(tmp_path, 1)
-    file.write(RECORD)
-    file.close()
-    data = path.read_bytes()
-    if damage == "nothing":
-        path.write_bytes(b"")
-    elif damage == "cut":
-        path.write_bytes(data[:-1])
-    elif damage == "changed":
-        path.write_bytes(data.replace(b"train.py", b"evil..py", 1))
-    elif damage == "other":
-        path.write_bytes(b"\x02\x00\x00\x00\x43\xbf\xa6\xa3{}")  # an empty object, with its CRC
-    elif damage == "missing":
-        path.unlink()
-    elif damage == "fifo":
-        path.unlink()
-        os.mkfifo(path)
-    else:
-        path.rename(tmp_path / "elsewhere")
-        path.symlink_to(tmp_path / "elsewhere")
-    assert read_metrics(path) is None
+    written(tmp_path, RECORD)
+    DAMAGES[damage](tmp_path / "metrics-1")
+    assert read_metrics(tmp_path / "metrics-1") is None
 
 
 def test_no_reader_sees_half_of_a_record(tmp_path: Path) -> None:
     file = MetricsFile(tmp_path, 1)
     file.write(replace(RECORD, inbox=0, where=""))
-    is_over = threading.Event()
+    is_over, seen = threading.Event(), set[int]()
 
     def write() -> None:
         number = 0
         while not is_over.is_set():
             number += 1
             file.write(replace(RECORD, inbox=number, where=f"{number} " * (number % 200)))
+        file.close()
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    seen: set[int] = set()
-    try:
+    def read() -> None:
         while len(seen) < 30:
             record = read_metrics(tmp_path / "metrics-1")
-            if record is None:  # five times in a row in the middle of a write
-                continue
-            assert record.where == f"{record.inbox} " * (record.inbox % 200)
-            seen.add(record.inbox)
-    finally:
-        is_over.set()
-        writer.join()
-        file.close()
+            if record is not None:  # and not five times in a row in the middle of a write
+                seen.add(record.inbox)
+                assert record.where == f"{record.inbox} " * (record.inbox % 200)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(write)
+        try:
+            read()
+        finally:
+            is_over.set()
 
 
 def test_a_rate_is_over_the_time_between_two_looks_and_never_below_nothing() -> None:
@@ -154,8 +143,6 @@ def test_a_node_without_room_for_metrics_goes_on(tmp_path, monkeypatch, caplog) 
         assert directory is None
     assert "`ding-lite top` will not see this node" in caplog.text
 
-
-# -- the reporter ---------------------------------------------------------------------
 
 Pair = tuple[NodeRouter, NodeRouter]
 
@@ -189,11 +176,8 @@ def test_a_record_has_the_node_and_its_peers(pair: Pair) -> None:
     assert metrics.addresses == ("inproc://0",)
     assert (metrics.state, metrics.restarts, metrics.total.total_step) == ("no task", 0, None)
     [peer] = metrics.peers
-    assert (peer.node_id, peer.is_connected, peer.labels) == (
-        0,
-        True,
-        ("a", "a.0", "distributed", "node.0"),
-    )
+    assert (peer.node_id, peer.is_connected) == (0, True)
+    assert peer.labels == ("a", "a.0", "distributed", "node.0")
     assert peer.heard_s is not None
     assert peer.ctx_s is None
 
@@ -265,53 +249,39 @@ def test_an_env_step_that_is_not_kept_is_the_newest_that_was_seen(pair: Pair) ->
 
 
 def test_waiting_is_distinguished_from_work(pair: Pair) -> None:
-    seen: list[NodeMetrics] = []
-    begun, looked = threading.Event(), threading.Event()
     with use_router(pair[0]):
         task = Task()
 
-    def watch() -> None:
-        begun.wait()
-        while (metrics := sample(pair[0])).state != "waiting":
-            pass
-        seen.append(metrics)
+    def watch() -> NodeMetrics:
+        metrics = wait_for(pair[0], lambda metrics: metrics.state == "waiting")
         task.emit("go on", only_local=True)
-        looked.set()
+        return metrics
 
     def wait_for_it(ctx: Context) -> None:
-        begun.set()
-        task.wait_for("go on")
-        looked.wait()
+        with ThreadPoolExecutor(1) as pool:
+            watching = pool.submit(watch)
+            task.wait_for("go on")
+            assert watching.result().where.endswith(" wait_for_it")
 
-    thread = threading.Thread(target=watch)
-    thread.start()
     run(task, wait_for_it)
-    thread.join()
-    assert seen[0].where.endswith(" wait_for_it")
 
 
 def test_a_node_that_has_not_met_all_is_starting(tmp_path: Path) -> None:
-    spec = NodeSpec(
-        node_id=0, num_nodes=2, labels=frozenset({"a"}), peers=frozenset({1}), incarnation=3
-    )
+    spec = replace(hub_spec(2), listen=None, incarnation=3)
     with closing(NodeRouter(spec, transport=InprocTransport(Network(), 0, peers={1}))) as router:
         metrics = sample(router)
         assert (metrics.state, metrics.restarts, metrics.peers[0].heard_s) == ("starting", 2, None)
 
 
 def test_a_node_writes_once_a_second_and_last_of_all_how_it_has_ended(pair, tmp_path) -> None:
-    path = tmp_path / "metrics-0"
-    first = read_metrics(path)
-    assert first is not None
+    first: Any = read_metrics(tmp_path / "metrics-0")
     pair[0].emit("wake up")
     wait_for(pair[0], lambda metrics: metrics.unacknowledged == 0)
     pair[0].close()
-    last = read_metrics(path)
-    assert last is not None
+    last: Any = read_metrics(tmp_path / "metrics-0")
     assert (last.state, last.total.events_out, last.at > first.at) == ("ended", 1, True)
     pair[1].close(good_bye=False)
-    other = read_metrics(tmp_path / "metrics-1")
-    assert other is not None
+    other: Any = read_metrics(tmp_path / "metrics-1")
     assert other.state == "failed"
 
 
@@ -321,27 +291,21 @@ def test_a_tick_writes_nothing_until_a_second_has_passed(tmp_path: Path, clock: 
     with closing(NodeRouter(spec, transport=transport, clock=clock)) as router:
         spec = replace(spec, directory=str(tmp_path))  # the router's own reporter writes elsewhere
         reporter = Reporter(spec, router.links, router._inbox, router._streams, int, clock)
-        written = []
+        times = []
         for _ in range(4):
             reporter.turn()
-            written.append(record_at(tmp_path))
+            record: Any = read_metrics(tmp_path / "metrics-0")
+            times.append(record.at)
             clock.advance(0.5)
         reporter.close("ended")
-        assert written == [written[0], written[0], written[0] + 1.0, written[0] + 1.0]
-
-
-def record_at(directory: Path) -> float:
-    record = read_metrics(directory / "metrics-0")
-    assert record is not None
-    return record.at
+        assert times == [times[0], times[0], times[0] + 1.0, times[0] + 1.0]
 
 
 def test_a_full_disk_does_not_stop_the_node(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     file = pair[0]._reporter._file
     assert file is not None
-    full = os.open("/dev/full", os.O_RDWR)
-    os.dup2(full, file._fd)
-    os.close(full)
+    with open("/dev/full", "r+b", buffering=0) as full:
+        os.dup2(full.fileno(), file._fd)
     for _ in range(3):
         pair[0]._reporter._due = 0.0
         pair[0]._reporter.turn()
@@ -351,11 +315,8 @@ def test_a_full_disk_does_not_stop_the_node(pair: Pair, caplog: pytest.LogCaptur
 
 
 def test_a_removed_directory_does_not_stop_the_node(tmp_path, caplog) -> None:
-    spec = NodeSpec(
-        node_id=0, num_nodes=1, labels=frozenset({"a"}), directory=str(tmp_path / "gone")
-    )
-    router = NodeRouter(spec, transport=InprocTransport(Network(), 0, peers=()))
-    router.close()
+    spec = NodeSpec(node_id=0, num_nodes=1, labels=frozenset(), directory=str(tmp_path / "gone"))
+    NodeRouter(spec, transport=InprocTransport(Network(), 0, peers=())).close()
     assert "its metrics cannot be written ([Errno 2]" in caplog.text
 
 
@@ -369,11 +330,9 @@ def test_the_position_of_a_thread_skips_library_code() -> None:
     thread = threading.Thread(target=work)
     thread.start()
     begun.wait()
-    try:
-        where, waits = where_is(thread.ident or 0)
-    finally:
-        over.set()
-        thread.join()
+    where, waits = where_is(thread.ident or 0)
+    over.set()
+    thread.join()
     assert where.startswith("test_metrics.py:")
     assert where.endswith(" work")
     assert not waits  # it is no wait of ours

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -31,22 +30,23 @@ def on_nodes(main: Callable[[World], object], *, roles: list[str]) -> list[Any]:
 ROLES = ["learner", "learner", "collector", "collector"]
 
 
-def test_all_gather_returns_all_values_by_rank() -> None:
+@pytest.fixture
+def world() -> Iterator[World]:
+    """Return the world of the last of four nodes."""
+    with Cluster(4, roles=ROLES) as cluster:
+        yield World(cluster.routers[3])
+
+
+def test_all_gather_returns_all_values_by_rank_and_broadcast_that_of_one_member() -> None:
     def main(world: World) -> object:
+        sent = world.group(range(world.num_nodes)).broadcast(f"from {world.node_id}", src=2)
         group = world.group("collector")
         if not group.is_member:
-            return None
-        return [group.all_gather((group.rank, world.node_id, n)) for n in range(3)]
+            return sent
+        return sent, [group.all_gather((group.rank, world.node_id, n)) for n in range(3)]
 
-    expected = [[(0, 2, n), (1, 3, n)] for n in range(3)]
-    assert on_nodes(main, roles=ROLES) == [None, None, expected, expected]
-
-
-def test_broadcast_returns_the_value_of_one_member() -> None:
-    def main(world: World) -> object:
-        return world.group(range(world.num_nodes)).broadcast(f"from {world.node_id}", src=2)
-
-    assert on_nodes(main, roles=ROLES) == ["from 2"] * 4
+    both = "from 2", [[(0, 2, n), (1, 3, n)] for n in range(3)]
+    assert on_nodes(main, roles=ROLES) == ["from 2", "from 2", both, both]
 
 
 @pytest.mark.parametrize("other", ["barrier", "broadcast"])
@@ -179,20 +179,12 @@ def test_a_missing_member_raises_deadline_exceeded() -> None:
         on_nodes(main, roles=ROLES)
 
 
-def test_members_are_named_by_labels_or_ids() -> None:
-    def main(world: World) -> object:
-        return [
-            world.group("learner").members,
-            world.group(["learner.1", "collector.*"]).members,
-            world.group([3, 0]).members,
-            world.group(2).members,
-            world.group(np.arange(3)).members,
-            world.labels_of(3) >= {"collector.1"},
-            world.labels_of(cast(Any, np.int64(3))) >= {"collector.1"},
-        ]
-
-    expected = [(0, 1), (1, 2, 3), (0, 3), (2,), (0, 1, 2), True, True]
-    assert on_nodes(main, roles=ROLES) == [expected] * 4
+def test_members_are_named_by_labels_or_ids(world: World) -> None:
+    named: list[Any] = ["learner", ["learner.1", "collector.*"], [3, 0], 2, np.arange(3)]
+    expected = [(0, 1), (1, 2, 3), (0, 3), (2,), (0, 1, 2)]
+    assert [world.group(members).members for members in named] == expected
+    for node in (3, cast(Any, np.int64(3))):
+        assert world.labels_of(node) >= {"collector.1"}
 
 
 def test_a_single_node_is_a_group_of_one() -> None:
@@ -209,21 +201,18 @@ def test_seeds_differ_by_node_and_not_by_run() -> None:
     assert seeds == on_nodes(lambda world: world.node_seed, roles=ROLES)
 
 
-@pytest.mark.parametrize(
-    "members", ["evaluator", [7], [], ["learner", 9], [True], [0.0], [[0]], [-1]]
-)
-def test_an_impossible_group_is_refused_with_known_nodes_and_labels(members: Any) -> None:
-    with pytest.raises(ConfigError, match=r"No group can be made of .*nodes 0 to 3 .*collector"):
-        on_nodes(lambda world: world.group(members), roles=ROLES)
+def test_impossible_groups_are_refused_with_known_nodes_and_labels(world: World) -> None:
+    impossible: list[Any] = ["evaluator", [7], [], ["learner", 9], [True], [0.0], [[0]], [-1]]
+    for members in impossible:
+        message = r"No group can be made of .*nodes 0 to 3 .*collector"
+        with pytest.raises(ConfigError, match=message):
+            world.group(members)
 
 
-def broadcast_from(src: Any, world: World) -> object:
-    return world.group("node.*").broadcast(1, src=src)
-
-
-def test_ranks_outside_of_the_group_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"Node \d is no member of the group \[0, 1\]"):
-        on_nodes(lambda world: world.group("learner").rank, roles=ROLES)
-    for src in (4, "0", 1.0):
+def test_ranks_outside_of_the_group_are_refused(world: World) -> None:
+    with pytest.raises(ConfigError, match=r"Node 3 is no member of the group \[0, 1\]"):
+        _ = world.group("learner").rank
+    sources: list[Any] = [4, "0", 1.0]
+    for src in sources:
         with pytest.raises(ConfigError, match=rf"`src` is {src!r}.*ranks 0 to 3"):
-            on_nodes(partial(broadcast_from, src), roles=ROLES)
+            world.group("node.*").broadcast(1, src=src)

@@ -10,11 +10,7 @@ import pytest
 
 from ding_lite.errors import ConfigError, NodeFailed, PeerLost
 from ding_lite.parallel.network.topology import NodeSpec
-from ding_lite.parallel.supervise.failures import (
-    Failure,
-    crashed,
-    root_failure_error,
-)
+from ding_lite.parallel.supervise.failures import Failure, crashed, root_failure_error
 from ding_lite.parallel.supervise.local_engine import exited
 from ding_lite.parallel.supervise.node_process import IMPORTING, RUNNING
 
@@ -37,6 +33,7 @@ def test_the_failure_of_a_lost_peer_is_the_cause_and_not_the_loss() -> None:
     assert error.node_id == 2
     assert str(error).startswith("Node 2 (process 1234) was killed by SIGKILL while running")
     assert error.__cause__ is None
+    assert isinstance(root_failure_error([lost]).__cause__, PeerLost)
 
 
 @pytest.mark.parametrize("num_files", [512, 4096])
@@ -50,16 +47,10 @@ def test_an_abort_with_few_files_names_the_limit(num_files: int) -> None:
     assert ("A process may open 512 files" in str(error)) == (num_files == 512)
 
 
-def test_a_lost_peer_alone_is_the_cause() -> None:
-    error = root_failure_error([failure(0, PeerLost("node 2 has gone"))])
-    assert isinstance(error.__cause__, PeerLost)
-
-
 def test_nodes_that_ended_by_request_are_not_reported() -> None:
     ended = failure(1, SystemExit(143), at=0.1)
-    error = root_failure_error(
-        [failure(0, KeyError("x")), ended, crashed(spec(2), RUNNING, exited(-15, 1))]
-    )
+    terminated = crashed(spec(2), RUNNING, exited(-15, 1))
+    error = root_failure_error([failure(0, KeyError("x")), ended, terminated])
     assert isinstance(error.__cause__, KeyError)
     assert "In the same second" not in str(error)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ding_lite.parallel.network.topology import NodeSpec, Topology, edges, neighbours
@@ -14,13 +16,8 @@ def nodes(topology: Topology, fates: str) -> Nodes:
     links = edges(topology, len(fates))
     made = Nodes()
     for node_id, fate in enumerate(fates):
-        spec = NodeSpec(
-            node_id=node_id,
-            num_nodes=len(fates),
-            labels=frozenset(),
-            peers=neighbours(links, node_id),
-        )
-        node = made[node_id] = NodeRecord(spec)
+        place: dict[str, Any] = {"num_nodes": len(fates), "peers": neighbours(links, node_id)}
+        node = made[node_id] = NodeRecord(NodeSpec(node_id=node_id, labels=frozenset(), **place))
         node.stage = CONNECTING if fate == "c" else RUNNING
         node.returned = Returned(None) if fate in "xg" else None
         node.was_given_up = fate == "g"

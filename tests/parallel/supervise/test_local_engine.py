@@ -15,12 +15,7 @@ from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.supervise.job import NodeRecord
 from ding_lite.parallel.supervise.local_engine import LocalEngine, _Child
-from ding_lite.parallel.supervise.node_process import (
-    RUNNING,
-    SIGNALS,
-    Entered,
-    Returned,
-)
+from ding_lite.parallel.supervise.node_process import RUNNING, SIGNALS, Entered, Returned
 
 
 @pytest.fixture
@@ -31,20 +26,11 @@ def engine(tmp_path: Path) -> Iterator[LocalEngine]:
     assert list(tmp_path.iterdir()) == []
 
 
-def record(node_id: int) -> NodeRecord:
-    return NodeRecord(
-        NodeSpec(node_id=node_id, num_nodes=4, labels=frozenset(), startup_timeout=60.0)
-    )
-
-
 def test_a_fork_server_blocks_signals_from_its_start(engine: LocalEngine) -> None:
     engine.open()
     assert engine._process is not None
-    [blocked] = [
-        int(line.split()[1], 16)
-        for line in Path(f"/proc/{engine._process.pid}/status").read_text().splitlines()
-        if line.startswith("SigBlk")
-    ]
+    status = Path(f"/proc/{engine._process.pid}/status").read_text()
+    blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
     assert all(blocked >> (number - 1) & 1 for number in SIGNALS)
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & SIGNALS  # here they are not
 
@@ -55,7 +41,8 @@ def test_a_result_is_reported_with_all_that_other_nodes_have_sent_before(
     lines = []
     for node_id in range(2):
         ours, theirs = Pipe()
-        engine._children[node_id] = _Child(record(node_id), ours)
+        record = NodeRecord(NodeSpec(node_id=node_id, num_nodes=4, labels=frozenset()))
+        engine._children[node_id] = _Child(record, ours)
         lines.append(theirs)
     lines[0].send(Returned("first"))
     lines[1].send(Entered(RUNNING))

@@ -7,8 +7,6 @@ import importlib
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from ding_lite.errors import ConfigError
 from ding_lite.parallel import Parallel
 from ding_lite.parallel.supervise import tracebacks as traces
@@ -76,9 +74,7 @@ def test_a_bug_of_the_library_keeps_its_whole_traceback() -> None:
     assert str(Path(traces.__file__)) in format_error(error)
 
 
-def test_a_syntax_error_in_the_program_is_shown_at_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_syntax_error_in_the_program_is_shown_at_its_line(tmp_path, monkeypatch) -> None:
     (tmp_path / "slipped.py").write_text("def main(:\n    ...\n")
     monkeypatch.syspath_prepend(tmp_path)
     message = format_error(raised_by(lambda: importlib.import_module("slipped")))

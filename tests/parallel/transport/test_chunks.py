@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,27 +97,22 @@ def test_a_chunk_that_does_not_fit_ends_its_message(fault: str) -> None:
     assert same(assemble(assembler, parts), message(35))
 
 
-def begin(num_frames: int, total: int, sizes: bytes) -> list[Frame]:
-    return [struct.pack("<4sBBHIQQ", b"DCHK", 1, 1, 0, num_frames, 9, total), sizes]
-
-
-def sizes_of(*sizes: int) -> bytes:
-    return struct.pack(f"<{len(sizes)}Q", *sizes)
+def begin(num_frames: int, total: int, *sizes: int, head: Any = (1, 1, 0)) -> list[Frame]:
+    start = struct.pack("<4sBBHIQQ", b"DCHK", *head, num_frames, 9, total)
+    return [start, struct.pack(f"<{len(sizes)}Q", *sizes)]
 
 
 @pytest.mark.parametrize(
     "announced",
     [
-        begin(1, 2**62, sizes_of(2**62)),
-        begin(2, 2**20, sizes_of(2**63, 2**63 + 2**20)),
-        begin(0, 0, b""),
-        begin(1025, 1025, sizes_of(*[1] * 1025)),
-        begin(2, 10, sizes_of(10)),
-        begin(1, 11, sizes_of(10)),
-        [*begin(1, 10, sizes_of(10)), b"more"],
-        [struct.pack("<4sBBHIQQ", b"DCHK", 2, 1, 0, 1, 9, 10), sizes_of(10)],
-        [struct.pack("<4sBBHIQQ", b"DCHK", 1, 3, 0, 1, 9, 10), sizes_of(10)],
-        [struct.pack("<4sBBHIQQ", b"DCHK", 1, 1, 1, 1, 9, 10), sizes_of(10)],
+        begin(1, 2**62, 2**62),
+        begin(2, 2**20, 2**63, 2**63 + 2**20),
+        begin(0, 0),
+        begin(1025, 1025, *[1] * 1025),
+        begin(2, 10, 10),
+        begin(1, 11, 10),
+        [*begin(1, 10, 10), b"more"],
+        *(begin(1, 10, 10, head=head) for head in ((2, 1, 0), (1, 3, 0), (1, 1, 1))),
     ],
 )
 def test_an_announcement_beyond_the_limits_takes_no_memory(announced: list[Frame]) -> None:
@@ -129,7 +125,7 @@ def test_an_announcement_beyond_the_limits_takes_no_memory(announced: list[Frame
 def test_the_oldest_incomplete_message_is_given_up_for_a_new_one() -> None:
     assembler = Assembler(max_under_way=2)
     for number in range(100):
-        assembler.take(Link(b"%d" % number), BULK, begin(1, 2**30, sizes_of(2**30)))
+        assembler.take(Link(b"%d" % number), BULK, begin(1, 2**30, 2**30))
     assert len(assembler) == 2
 
 

@@ -43,9 +43,8 @@ class Link:
 
 def test_each_receiver_has_its_own_credits() -> None:
     link = Link()
-    for number in range(3):
-        link.keep(number, credits=1)
-    link.keep(10, to=5, credits=1)
+    for number, to in ((0, 0), (1, 0), (2, 0), (10, 5)):
+        link.keep(number, to=to, credits=1)
     assert link.under_way() == [0, 10]
 
 

@@ -79,23 +79,9 @@ def bits(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     return same_size.numpy(force=True)
 
 
-# -- everything that may travel --------------------------------------------------------------
-
-keys = st.one_of(
-    st.text(max_size=8),
-    st.integers(-(2**63), 2**64 - 1),
-    st.booleans(),
-    st.none(),
-    st.binary(max_size=4),
-)
-scalars = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-(2**63), 2**64 - 1),
-    st.floats(),
-    st.text(),
-    st.binary(max_size=64),
-)
+plain = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1)
+keys = plain | st.text(max_size=8) | st.binary(max_size=4)
+scalars = plain | st.floats() | st.text() | st.binary(max_size=64)
 shapes = npst.array_shapes(min_dims=0, max_dims=8, min_side=0, max_side=3)
 dtypes = st.sampled_from([np.dtype(order + code) for code in DTYPES for order in "<>"])
 arrays = dtypes.flatmap(lambda dtype: npst.arrays(dtype, shapes))
@@ -165,7 +151,7 @@ def little(tree: Any) -> Any:
     return tree
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(trees, st.booleans())
 def test_a_tree_arrives_as_it_was(tree: Any, borrow: bool) -> None:
     assert same(travel(tree, borrow=borrow), little(tree))
@@ -194,22 +180,14 @@ def test_tensors_of_any_size_and_layout_arrive(dtype: torch.dtype) -> None:
             assert same(travel([tensor, tensor.T if tensor.ndim == 2 else tensor])[0], tensor)
 
 
-def test_a_mapped_file_arrives_as_an_array(tmp_path: Path) -> None:
-    mapped = np.memmap(tmp_path / "x", np.int16, "w+", shape=(3, 2))
-    mapped[:] = 5
-    assert same(travel([mapped]), [np.full((3, 2), 5, np.int16)])
-
-
 def test_a_tensor_arrives_as_its_numbers_alone() -> None:
     parameter = torch.nn.Parameter(torch.ones(2, 3))
     conjugated = torch.tensor([1 + 2j]).conj()
     found = travel([parameter, conjugated, torch.nn.Linear(2, 2).state_dict()])
-    assert type(found[0]) is torch.Tensor
-    assert not found[0].requires_grad
+    assert (type(found[0]), found[0].requires_grad) == (torch.Tensor, False)
     assert same(found[0], parameter.detach())
     assert found[1].tolist() == [1 - 2j]
-    assert type(found[2]) is dict
-    assert list(found[2]) == ["weight", "bias"]
+    assert (type(found[2]), [*found[2]]) == (dict, ["weight", "bias"])
 
 
 def test_a_context_arrives_with_its_kept_keys() -> None:
@@ -227,62 +205,51 @@ def test_a_context_arrives_with_its_kept_keys() -> None:
     assert travel(parallel) == {"total_step": 0, "train_iter": 9}
 
 
-def test_a_large_text_and_large_bytes_arrive() -> None:
+def test_a_large_text_large_bytes_and_a_mapped_file_arrive(tmp_path: Path) -> None:
     for value in ("x" * 100_000, b"\x00\xff" * LARGE, [b"a" * LARGE, b"b" * (LARGE - 1), b""]):
         assert same(travel(value), value)
+    mapped = np.memmap(tmp_path / "x", np.int16, "w+", shape=(3, 2))
+    assert same(travel([mapped]), [np.zeros((3, 2), np.int16)])
 
 
-# -- memory ----------------------------------------------------------------------------------
+def shares_memory(buffer: Any, other: Any) -> bool:
+    return np.shares_memory(np.frombuffer(buffer, np.uint8), np.frombuffer(other, np.uint8))
 
 
 def test_large_arrays_travel_without_a_copy_on_either_side() -> None:
     array = np.arange(LARGE, dtype=np.float32)
     tensor = torch.arange(LARGE, dtype=torch.bfloat16)
     sent = encode({"a": array, "t": tensor}, borrow=True)
-    assert np.shares_memory(np.frombuffer(sent.buffers[0], np.uint8), array)
-    assert np.shares_memory(
-        np.frombuffer(sent.buffers[1], np.uint8), tensor.view(torch.int16).numpy()
-    )
+    assert shares_memory(sent.buffers[0], array)
+    assert shares_memory(sent.buffers[1], bits(tensor))
 
     arrived = [memoryview(bytearray(buffer)) for buffer in sent.buffers]
     found = decode(sent.meta, arrived)
-    assert np.shares_memory(found["a"], np.frombuffer(arrived[0], np.uint8))
-    assert np.shares_memory(
-        found["t"].view(torch.int16).numpy(), np.frombuffer(arrived[1], np.uint8)
-    )
+    assert shares_memory(arrived[0], found["a"])
+    assert shares_memory(arrived[1], bits(found["t"]))
     assert found["a"].flags.writeable
     found["t"] += 1
 
 
 def test_an_encoded_value_is_a_snapshot() -> None:
-    tree: dict[str, Any] = {
-        "large": np.ones(LARGE),
-        "small": np.ones(3),
-        "tensor": torch.ones(LARGE),
-        "few": torch.ones(3),
-        "list": [1],
-    }
+    numbers: list[Any] = [np.ones(LARGE), np.ones(3), torch.ones(LARGE), torch.ones(3)]
+    tree: list[Any] = [*numbers, [1]]
     encoded = encode(tree)
-    tree["large"][:] = 0
-    tree["small"][:] = 0
-    tree["tensor"].zero_()
-    tree["few"].zero_()
-    tree["list"].append(2)
-
-    found = decode(encoded.meta, encoded.buffers)
-    assert found["list"] == [1]
-    for key in ("large", "small", "tensor", "few"):
-        assert found[key].min() == 1, key
+    for each in numbers:
+        each[:] = 0
+    tree[-1].append(2)
+    *found, last = decode(encoded.meta, encoded.buffers)
+    assert last == [1]
+    assert [each.min() for each in found] == [1, 1, 1, 1]
 
 
 def test_what_has_arrived_as_bytes_is_relayed_without_a_copy() -> None:
     frame = bytes(8 * LARGE)
     arrived = decode(encode(np.zeros(LARGE)).meta, [memoryview(frame)])
     (relayed,) = encode(arrived).buffers
-    assert np.shares_memory(np.frombuffer(relayed, np.uint8), np.frombuffer(frame, np.uint8))
-
+    assert shares_memory(relayed, frame)
     (part,) = encode(arrived[LARGE // 2 :]).buffers  # which would keep all of the frame
-    assert not np.shares_memory(np.frombuffer(part, np.uint8), np.frombuffer(frame, np.uint8))
+    assert not shares_memory(part, frame)
 
 
 def test_a_read_only_array_that_can_still_change_is_copied() -> None:
@@ -323,9 +290,6 @@ def test_more_large_arrays_than_there_are_buffers_share_one() -> None:
     assert len(encoded.buffers) == MAX_BUFFERS
     assert same(decode(encoded.meta, encoded.buffers), tree)
     assert same(travel([b"x" * LARGE] * MAX_BUFFERS), [b"x" * LARGE] * MAX_BUFFERS)
-
-
-# -- unsendable values ---------------------------------------------------------------------
 
 
 class Rude:
@@ -396,8 +360,8 @@ def nested(depth: int) -> list[Any]:
 
 
 def doubled(times: int) -> list[Any]:
-    """Return a nested list that uses little memory and has 2 ** times items."""
-    tree: list[Any] = [1, 2]
+    """Return a nested list that uses little memory and has 2 ** times texts of 100 bytes."""
+    tree: list[Any] = ["x" * 100, "y" * 100]
     for _ in range(times - 1):
         tree = [tree, tree]
     return tree
@@ -424,7 +388,6 @@ UNSENDABLE: dict[str, tuple[Any, str | None, str]] = {
     "subclass of str": (MyStr("a"), "", "Send `str(...)`"),
     "subclass of int": (MyInt(1), "", "Send `int(...)`"),
     "frozenset": (frozenset([1]), "", "Send `set(...)`"),
-    "bytearray": (bytearray(b"x"), "", "Send `bytes(...)`"),
     "memoryview": (memoryview(b"x"), "", "Send `bytes(...)`"),
     "extension type": ([msgspec.msgpack.Ext(0, b""), 1], "[0]", "an Ext"),
     "raw msgpack": ([msgspec.Raw(b"\x01")], "[0]", "a Raw"),
@@ -432,7 +395,6 @@ UNSENDABLE: dict[str, tuple[Any, str | None, str]] = {
     "complex in a record": (Episode(1.0, [1, 2j]), "['steps'][1]", "a complex"),
     "record without a field": ([0, without_a_field()], "[1]", "raises AttributeError"),
     "int of 65 bits": ({"n": 2**64}, "['n']", f"the int 18446744073709551616, {BITS}"),
-    "int below": ({"n": [-(2**63) - 1]}, "['n'][0]", BITS),
     "int of 5,001 digits": ({"n": [10**5_000]}, "['n'][0]", BITS),
     "int beside all else": ({"n": [None, True, 1, 0.5, "a", b"b", 2**64]}, "['n'][6]", BITS),
     "int for a key": ({2**70: 1}, "", BITS),
@@ -446,15 +408,12 @@ UNSENDABLE: dict[str, tuple[Any, str | None, str]] = {
     "rude": (Rude(), "", "a Rude"),
     "rude for a key": ({Rude(): 1}, "", "a dict with the key <"),
     "rude in a set": ({Rude()}, "[0]", "a Rude"),
-    "rude in a record": (Episode(1.0, Rude()), "['steps']", "a Rude"),
     "rude class": (OfRudeClass(), "", RAISES),
     "disguised": (Disguised(), "", "raises LookupError"),
     "objects": ([np.array([object()])], "[0]", "an array of dtype object"),
     "rude objects": (np.array([Rude()], object), "", "an array of dtype object"),
     "texts": ([np.array(["x"])], "[0]", "an array of dtype <U1"),
     "text": ([np.str_("x")], "[0]", "an array of dtype <U1"),
-    "dates": ([np.zeros(1, "M8[s]")], "[0]", "an array of dtype datetime64[s]"),
-    "records": ([np.zeros(1, [("x", "f4")])], "[0]", "an array of dtype [('x', '<f4')]"),
     "void": (np.zeros(1, [("a", "i4")])[0], "", "an array of dtype [('a', '<i4')]"),
     "quadruple": ([np.zeros(1, np.longdouble)], "[0]", "an array of dtype float128"),
     "masked": ([np.ma.zeros(1)], "[0]", "a MaskedArray, which cannot be sent. Send `np"),
@@ -468,7 +427,7 @@ UNSENDABLE: dict[str, tuple[Any, str | None, str]] = {
     "holding itself": (ENDLESS, "[0]" * 16, "the 17th container within a container"),
     "17 containers": ([DEEP], "[0]" + "['k']" * 15, "the 17th container within a container"),
     "deep": (nested(100_000), None, "the 17th container within a container"),
-    "doubled": (doubled(15) * 40, None, "bytes of values that are no arrays"),
+    "doubled": (doubled(15), None, "bytes of values that are no arrays"),
     "a million numbers": ([1.5] * 2**20, "", "bytes of values that are no arrays"),
     "text of a megabyte": ({"m": "x" * MAX_META_BYTES}, "", "bytes of values that are no arrays"),
     "2 GiB of one number": (np.broadcast_to(np.float32(0), (2**40,)), "", "bytes of arrays in its"),

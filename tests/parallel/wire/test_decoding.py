@@ -34,7 +34,7 @@ def meta(tree: Any, packed_bytes: Any = 0) -> bytes:
 
 TUPLE, SET, BYTES, SCALAR, ARRAY, TENSOR, CONTEXT, RECORD = (Ext(k, b"") for k in range(8))
 FOUR_BYTES = [memoryview(b"\x00\x00\x80\x3f")]
-PART = "A value has"
+PART, STEP = "A value has", "test_reading.Step"
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,8 @@ PART = "A value has"
     [
         (TUPLE, [], "is no value"),
         ([1, TUPLE], [], "is no value"),
-        ({"a": TUPLE}, [], "is no value"),
         (datetime.fromtimestamp(0, UTC), [], "is no value"),
         ([Ext(8, b"")], [], "type 8 of b'' is no tag; they go from 0 to 7"),
-        ([Ext(-2, b"")], [], "type -2 of b'' is no tag"),
         ([Ext(0, b"x")], [], "type 0 of b'x' is no tag"),
         (nested(18), [], "more than 18 containers"),
         ([TUPLE, nested(17)], [], "more than 18 containers"),
@@ -62,12 +60,10 @@ PART = "A value has"
         ([BYTES, 3, True], FOUR_BYTES, "A value of 3 bytes has a buffer of 4 bytes"),
         ([BYTES, 5, False], FOUR_BYTES, "reaches beyond the end of the packed buffer"),
         ([SCALAR, "f4"], [], PART),
-        ([SCALAR, "f4", b"1234", 1], [], PART),
         ([SCALAR, "f4", "1234"], [], "The number of a scalar is '1234'"),
         ([SCALAR, "f4", b"123"], [], "reaches beyond"),
         ([SCALAR, "f4", b"12345"], [], "Left over"),
         ([SCALAR, "b1", b"\x02"], [], "bytes other than 0 and 1"),
-        ([ARRAY, "f4"], FOUR_BYTES, PART),
         ([ARRAY, "O", True, 1], FOUR_BYTES, "the unknown dtype 'O'"),
         ([ARRAY, ">f4", True, 1], FOUR_BYTES, "the unknown dtype '>f4'"),
         ([ARRAY, ["f4"], True, 1], FOUR_BYTES, "the unknown dtype ['f4']"),
@@ -80,11 +76,7 @@ PART = "A value has"
         ([ARRAY, "f4", True, 1.0], FOUR_BYTES, "An array has the shape [1.0]"),
         ([ARRAY, "f4", True, True], FOUR_BYTES, "An array has the shape [True]"),
         ([ARRAY, "f4", True, *[1] * 9], FOUR_BYTES, "An array has the shape"),
-        (
-            [ARRAY, "u1", True, 2**32, 2**32],
-            FOUR_BYTES,
-            "of 18446744073709551616 bytes has",
-        ),
+        ([ARRAY, "u1", True, 2**32, 2**32], FOUR_BYTES, "of 18446744073709551616 bytes has"),
         ([ARRAY, "f4", False, 2**31], FOUR_BYTES, "reaches beyond the end of the packed buffer"),
         ([ARRAY, "f4", False, 0, 2**63], [], "the impossible shape [0, 9223372036854775808]"),
         ([ARRAY, "f4", False, 2**20 + 1, 0], [], "the limit is 1048576 rows"),
@@ -97,7 +89,6 @@ PART = "A value has"
         ([TENSOR, "bf16", True, 1], FOUR_BYTES, "A value of 2 bytes has a buffer of 4"),
         ([CONTEXT, False, []], [], PART),
         ([CONTEXT, 0, [], {}], [], "A context consists of"),
-        ([CONTEXT, False, {}, {}], [], "A context consists of"),
         ([CONTEXT, False, [], []], [], "A context consists of"),
         ([CONTEXT, False, [3], {}], [], "keeps a key that is no str"),
         ([CONTEXT, False, ["keep"], {}], [], "A context may not hold its keys"),
@@ -107,20 +98,12 @@ PART = "A value has"
         ([CONTEXT, False, [], {"finish": [ARRAY, "f4", True, 1]}], FOUR_BYTES, "an item `finish`"),
         ([RECORD], [], PART),
         ([RECORD, 3, {}], [], "A record has an int for a name"),
-        ([RECORD, "test_reading.Step", []], [], "The fields of a record are []"),
+        ([RECORD, STEP, []], [], "The fields of a record are []"),
         ([RECORD, "os.system", {"command": "true"}], [], "No class is registered as 'os.system'"),
         ([RECORD, "test_reading.Ste", {}], [], 'Did you mean "test_reading.Step"?'),
-        ([RECORD, "test_reading.Step", {"reward": 1.0}], [], "missing 1 required"),
-        (
-            [RECORD, "test_reading.Step", {"reward": 1.0, 5: 1}],
-            [],
-            "cannot be built from the fields",
-        ),
-        (
-            [RECORD, "test_reading.Step", {"reward": 1.0, "obs": 1, "x": 1}],
-            [],
-            "unexpected keyword",
-        ),
+        ([RECORD, STEP, {"reward": 1.0}], [], "missing 1 required"),
+        ([RECORD, STEP, {"reward": 1.0, 5: 1}], [], "cannot be built from the fields"),
+        ([RECORD, STEP, {"reward": 1.0, "obs": 1, "x": 1}], [], "unexpected keyword"),
     ],
     ids=lambda value: re.sub(r" (object )?at 0x[0-9a-f]+", "", str(value)),
 )
@@ -150,32 +133,19 @@ def test_the_packed_buffer_is_as_long_as_the_meta_says(packed_bytes: Any, compla
         decode(meta([ARRAY, "u1", False, 2], packed_bytes), [])
 
 
+NO_PAIR = [b"", b"\x92\x00\xc0\xc0", b"\x93\x00\xc0\xc0", b"\x91\x00", b"\xc0"]
+NO_TREE = [
+    *(b"\xc1", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff"),
+    *(b"\xd6\xff\x00\x00\x00\x00", b"\xa1\xff", b"\x81\x80\x01", b"\x82\x01\xc0\x01\xc0"),
+    *(b"\x82\xa1a\xc0\xa1a\xcb" + bytes(8), b"\xcc\x01", b"\xd9\x01a", b"\xdc\x00\x00"),
+    *(b"\x91\xc8\x00\x00\x00", b"\x91" * 100_000 + b"\xc0", b"\x91" * 900 + b"\xc0"),
+    *(b"\xdd\x00\x0f\xff\xff" * 100_000, b"\xc0" * MAX_META_BYTES),
+]
+
+
 @pytest.mark.parametrize(
     "raw",
-    [
-        b"",
-        b"\x92\x00\xc0\xc0",
-        b"\x93\x00\xc0\xc0",
-        b"\x91\x00",
-        b"\xc0",
-        b"\x92\x00\xc1",
-        b"\x92\x00\xdd\xff\xff\xff\xff",
-        b"\x92\x00\xdf\xff\xff\xff\xff",
-        b"\x92\x00\xc6\xff\xff\xff\xff",
-        b"\x92\x00\xd6\xff\x00\x00\x00\x00",
-        b"\x92\x00\xa1\xff",
-        b"\x92\x00\x81\x80\x01",
-        b"\x92\x00\x82\x01\xc0\x01\xc0",
-        b"\x92\x00\x82\xa1a\xc0\xa1a\xcb" + bytes(8),
-        b"\x92\x00\xcc\x01",
-        b"\x92\x00\xd9\x01a",
-        b"\x92\x00\xdc\x00\x00",
-        b"\x92\x00\x91\xc8\x00\x00\x00",
-        b"\x92\x00" + b"\x91" * 100_000 + b"\xc0",
-        b"\x92\x00" + b"\x91" * 900 + b"\xc0",
-        b"\x92\x00" + b"\xdd\x00\x0f\xff\xff" * 100_000,
-        b"\x92\x00" + b"\xc0" * MAX_META_BYTES,
-    ],
+    [*NO_PAIR, *(b"\x92\x00" + tree for tree in NO_TREE)],
     ids=lambda raw: f"{raw[:12].hex()} of {len(raw)}",
 )
 def test_malformed_or_explosive_msgpack_is_refused(raw: bytes) -> None:
@@ -207,15 +177,18 @@ def test_a_record_that_cannot_be_built_is_reported_only_if_all_else_is_well_form
 def colliding(count: int) -> list[tuple[int, int]]:
     """Return tuples with the same hash, by the formula of CPython (xxHash)."""
     one, two, five = 11400714785074694791, 14029467366897019727, 2870177450012600261
+    inverse = pow(two, -1, 2**64)
     found: list[tuple[int, int]] = []
-    for first in range(10 * count):
+    first = 0
+    while len(found) < count:
         lane = (five + first * two) % 2**64
         lane = (lane << 31 | lane >> 33) * one % 2**64
-        second = (12345 - lane) * pow(two, -1, 2**64) % 2**64
+        second = (12345 - lane) * inverse % 2**64
         second -= 2**64 * (second >= 2**63)
         if abs(second) < 2**61 - 1 and second != -1:
             found.append((first, second))
-    return found[:count]
+        first += 1
+    return found
 
 
 def as_dict(keys: Sequence[object]) -> bytes:
@@ -224,7 +197,7 @@ def as_dict(keys: Sequence[object]) -> bytes:
 
 
 def test_many_keys_of_one_hash_are_refused_before_they_are_compared() -> None:
-    keys = colliding(20_000)
+    keys = colliding(10_000)
     assert len({*map(hash, keys)}) == 1
     began = time.perf_counter()
     with pytest.raises(CodecError, match="more than 1000 tuples"):
@@ -232,7 +205,7 @@ def test_many_keys_of_one_hash_are_refused_before_they_are_compared() -> None:
     for inner in (as_dict(keys), b"\x92\x01" + as_dict(["a", *keys])):
         with pytest.raises(CodecError, match="has the key"):
             decode(b"\x92\x00" + inner, [])
-    assert time.perf_counter() - began < 2.0  # 8 s and more if they are compared
+    assert time.perf_counter() - began < 1.0  # 2 s and more if they are compared
     deep = b"\x91" * 40 + as_dict([f"key {n}" for n in range(2_000)])
     with pytest.raises(CodecError, match="within each other"):
         decode(b"\x92\x00" + deep, [])

@@ -25,10 +25,7 @@ def test_nodes_request_the_resources_of_their_labels_and_a_core() -> None:
 @pytest.mark.parametrize(
     ("resources", "complaint"),
     [
-        (
-            {"learner": {"num_gpu": 1}},
-            r"asks for 'num_gpu' for 'learner'\. Did you mean .num_gpus.",
-        ),
+        ({"learner": {"num_gpu": 1}}, r"'num_gpu' for 'learner'\. Did you mean .num_gpus."),
         ({"evaluator": {"num_cpus": 1}}, r"no node has such a label.*collector, learner, node\.0"),
         (["learner"], r"`resources` is \['learner'\]; .* such as {'learner': {'num_gpus': 1}}"),
         ({"learner": 1}, r"`resources` is {'learner': 1}; the resources of nodes by patterns"),

@@ -107,9 +107,7 @@ def test_nodes_run_main_once_all_have_been_placed(started: Any) -> None:
     place(ray, 0, 2)
     assert engine.wait(0.0) == []
     place(ray, 1)
-    assert sorted(engine.wait(0.0), key=lambda item: item[0]) == [
-        (k, Entered(RUNNING)) for k in range(3)
-    ]
+    assert dict(engine.wait(0.0)) == dict.fromkeys(range(3), Entered(RUNNING))
     assert nodes[0].spec.listen == "tcp://10.0.0.0:7"
     assert nodes[2].spec.dials == {0: "tcp://10.0.0.0:7"}
     [(spec, *_)] = ray.actors[1].calls["run"]
@@ -171,10 +169,7 @@ def test_nodes_without_a_place_are_named_with_what_they_ask_for(started: Any) ->
     engine.wait(0.0)
     error = engine.startup_error(nodes, [])
     assert isinstance(error, DeadlineExceeded)
-    message = (
-        r"not placed the nodes [1] within 5 s: node 1 asks for {'num_cpus': 1}. The cluster has"
-    )
-    assert message in str(error)
+    assert "nodes [1] within 5 s: node 1 asks for {'num_cpus': 1}. The cluster has" in str(error)
 
 
 def test_a_wait_ends_when_it_is_woken(started: Any) -> None:

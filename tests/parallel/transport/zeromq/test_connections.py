@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -85,6 +86,13 @@ class Listener:
         peer.connect(self.address)
         return peer
 
+    def known_peer(self, stack: ExitStack, route: bytes, owner: int | None = 7) -> Any:
+        """Connect a peer that has sent a whole message."""
+        peer = self.peer(stack, route)
+        peer.send(b"hello")
+        assert self.read(owner) == route
+        return peer
+
     def raw_peer(self, stack: ExitStack) -> socket.socket:
         """Connect a bare socket; all earlier connections must have been noted."""
         before = len(self.opened)
@@ -136,8 +144,7 @@ def test_a_message_that_does_not_end_is_cut_off(listener, stack, monkeypatch) ->
     assert listener.check() == []  # it may end yet
     listener.connections.drained()
     (reason,) = listener.check()
-    assert "A message of node 7 has more than" in reason
-    assert "does not end" in reason
+    assert re.match("A message of node 7 has more than .* does not end", reason)
     listener.wait_for(lambda: len(listener.closed) == 1)
     with pytest.raises((BrokenPipeError, ConnectionResetError)):
         peer.sendall(PART * 100)
@@ -147,9 +154,7 @@ def test_a_message_that_does_not_end_is_cut_off(listener, stack, monkeypatch) ->
 
 def test_a_long_message_that_ends_is_not_cut(listener, stack, monkeypatch) -> None:
     monkeypatch.setattr(zeromq_connections, "MAX_UNFINISHED_BYTES", 2 * MEGABYTE)
-    peer = listener.peer(stack, b"peer")
-    peer.send(b"hello")
-    listener.read()
+    peer = listener.known_peer(stack, b"peer")
     for _ in range(10):
         peer.send_multipart([bytes(MEGABYTE)] * 5)
         wait_until(has_come(listener, 5 * MEGABYTE))
@@ -161,9 +166,7 @@ def test_a_long_message_that_ends_is_not_cut(listener, stack, monkeypatch) -> No
 
 
 def test_bytes_of_a_cut_peer_count_until_they_are_read(listener, stack) -> None:
-    rogue = listener.peer(stack, b"rogue")
-    rogue.send(b"hello")
-    listener.read(1)
+    rogue = listener.known_peer(stack, b"rogue", 1)
     for _ in range(21):
         rogue.send(bytes(MEGABYTE))
     wait_until(has_come(listener, 21 * MEGABYTE))
@@ -182,24 +185,18 @@ def test_bytes_of_a_cut_peer_count_until_they_are_read(listener, stack) -> None:
 
 
 def test_all_together_may_not_take_more_than_their_share_of_the_memory(listener, stack) -> None:
-    peers = [listener.peer(stack, b"%d" % number) for number in range(3)]
-    for owner, peer in enumerate(peers):
-        peer.send(b"hello")
-        listener.read(owner)
+    peers = [listener.known_peer(stack, b"%d" % owner, owner) for owner in range(3)]
     for peer, megabytes in zip(peers, (6, 16, 10), strict=True):
         for _ in range(megabytes):
             peer.send(bytes(MEGABYTE))
     wait_until(has_come(listener, 32 * MEGABYTE))
     (reason,) = listener.check()
-    assert "of node 1 wait to be read" in reason  # the one with the most
-    assert "31457280 for all nodes" in reason
+    assert re.search("of node 1 wait to be read.* 31457280 for all nodes", reason)  # it has most
 
 
 def test_connections_without_a_whole_message_share_a_small_limit(listener, stack, monkeypatch):
     monkeypatch.setattr(zeromq_connections, "MAX_UNFINISHED_BYTES", 4 * MEGABYTE)
-    known = listener.peer(stack, b"known")
-    known.send(b"hello")
-    listener.read()
+    listener.known_peer(stack, b"known")
     listener.wait_for(lambda: len(listener.opened) == 1)
     strangers = [listener.raw_peer(stack) for _ in range(3)]
     for stranger in strangers:
@@ -212,10 +209,8 @@ def test_connections_without_a_whole_message_share_a_small_limit(listener, stack
 
 def test_a_peer_with_too_many_connections_loses_the_oldest(listener, stack) -> None:
     for number in range(12):
-        listener.peer(stack, b"%d" % number).send(b"hello")
+        listener.known_peer(stack, b"%d" % number)
     listener.wait_for(lambda: len(listener.opened) == 12)
-    for _ in range(12):
-        listener.read()
     oldest = listener.opened[:4]
     assert listener.check() == [
         "There were 12 connections of node 7; the limit is 8. The others were cut."
@@ -225,9 +220,7 @@ def test_a_peer_with_too_many_connections_loses_the_oldest(listener, stack) -> N
 
 
 def test_of_too_many_silent_connections_the_newest_are_cut(listener, stack) -> None:
-    known = listener.peer(stack, b"known")
-    known.send(b"hello")
-    listener.read()
+    known = listener.known_peer(stack, b"known")
     listener.connections.num_peers = 1
     for _ in range(20):
         listener.raw_peer(stack)
@@ -243,7 +236,7 @@ def test_of_too_many_silent_connections_the_newest_are_cut(listener, stack) -> N
 
 def test_a_peer_is_never_cut_while_its_messages_are_read(listener, stack) -> None:
     peer = listener.peer(stack, b"peer")
-    for number in range(300):
+    for number in range(100):
         peer.send_multipart([b"h", bytes(MEGABYTE)] if number % 3 else [b"small"] * 20)
         listener.read()
         if number % 7 == 0:
@@ -257,10 +250,7 @@ def test_a_peer_is_never_cut_while_its_messages_are_read(listener, stack) -> Non
 def test_one_connection_can_be_cut_and_comes_back(scheme, stack, tmp_path) -> None:
     address = f"ipc://{tmp_path}/socket" if scheme == "ipc" else "tcp://127.0.0.1:*"
     listener = Listener(address, Connections(), stack)
-    one, other = listener.peer(stack, b"one"), listener.peer(stack, b"other")
-    for peer in (one, other):
-        peer.send(b"hello")
-        listener.read()
+    one, other = (listener.known_peer(stack, route) for route in (b"one", b"other"))
     listener.wait_for(lambda: len(listener.opened) == 2)
     listener.connections.cut(b"one")
     listener.connections.cut(b"nobody")
@@ -276,15 +266,13 @@ def test_one_connection_can_be_cut_and_comes_back(scheme, stack, tmp_path) -> No
 def test_a_descriptor_that_now_belongs_to_another_connection_is_left_alone() -> None:
     connections = Connections()
     with socket.create_server(("127.0.0.1", 0)) as server:
-        first = socket.create_connection(server.getsockname())
+        place = server.getsockname()
+        first = socket.create_connection(place)
         with server.accept()[0]:
             fd = first.fileno()
             connections.opened(fd, source_of(b"route", 3))
             first.close()
-            with (
-                socket.create_connection(server.getsockname()) as second,
-                server.accept()[0] as end,
-            ):
+            with socket.create_connection(place) as second, server.accept()[0] as end:
                 assert second.fileno() == fd
                 connections.cut(b"route")
                 assert connections.check(1.0)[1] == []

@@ -6,7 +6,8 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,9 @@ from ding_lite.parallel.transport.base import Frame, Lane, Link
 from ding_lite.parallel.transport.zeromq import reactor
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.task import Task
-from tests.parallel.contract import FOREVER_S
+from tests.parallel.contract import FOREVER_S, End
 from tests.parallel.router.test_node_router import Start
+from tests.parallel.tcp import wait_until
 from tests.parallel.transport.zeromq.test_transport import SocketBench
 
 CONTROL = Lane.CONTROL
@@ -35,15 +37,26 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reactor, "LOOK_UP_S", FOREVER_S)
 
 
+@contextmanager
+def leading(end: End) -> Iterator[Future[None]]:
+    """Let another thread lead within a block."""
+    leads, is_over = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        pumping = pool.submit(
+            end.transport.pump, lambda: leads.set() or is_over.is_set(), FOREVER_S
+        )
+        leads.wait()
+        yield pumping
+        is_over.set()
+        end.transport.wake_pump()
+
+
 @pytest.mark.usefixtures("patient")
 def test_a_waiting_thread_gets_messages_on_itself(bench: SocketBench) -> None:
     hub, leaf, to_leaf, _ = bench.both()
     leaf.callers.clear()
-    for number in range(50):
-        sending = threading.Thread(
-            target=lambda number=number: hub.transport.send(to_leaf, CONTROL, [b"%d" % number])
-        )
-        threading.Timer(0.01, sending.start).start()
+    for number in range(20):
+        threading.Timer(0.01, hub.transport.send, [to_leaf, CONTROL, [b"%d" % number]]).start()
         leaf.transport.pump(lambda number=number: len(leaf.messages) > number, FOREVER_S)  # type: ignore[misc]
         assert len(leaf.messages) == number + 1
     assert threading.get_ident() in leaf.callers
@@ -54,12 +67,8 @@ def test_another_thread_wakes_the_pump(bench: SocketBench) -> None:
     _, leaf, _, _ = bench.both()
     for _ in range(200):
         is_ready = threading.Event()
-
-        def make_ready(is_ready: threading.Event = is_ready) -> None:
-            is_ready.set()
-            leaf.transport.wake_pump()
-
-        thread = threading.Thread(target=make_ready)
+        wakes = [is_ready.set, leaf.transport.wake_pump]
+        thread = threading.Thread(target=lambda wakes=wakes: [wake() for wake in wakes])
         thread.start()
         leaf.transport.pump(is_ready.is_set, FOREVER_S)
         assert is_ready.is_set()
@@ -69,18 +78,13 @@ def test_another_thread_wakes_the_pump(bench: SocketBench) -> None:
 @pytest.mark.usefixtures("patient")
 def test_the_own_thread_ticks_while_another_one_leads(bench: SocketBench) -> None:
     hub, leaf, _, to_hub = bench.both()
-    is_over = threading.Event()
-    pumping = threading.Thread(target=lambda: leaf.transport.pump(is_over.is_set, FOREVER_S))
-    pumping.start()
-    assert leaf.send(to_hub, CONTROL, b"on a turn that was asked for")
-    assert hub.hear(1) == [[b"on a turn that was asked for"]]
-    before = leaf.num_ticks
-    leaf.turn_every_s = 0.01
-    leaf.transport.wake()
-    leaf.wait(lambda: leaf.num_ticks > before + 5)
-    is_over.set()
-    leaf.transport.wake_pump()
-    pumping.join()
+    with leading(leaf):
+        assert leaf.send(to_hub, CONTROL, b"on a turn that was asked for")
+        assert hub.hear(1) == [[b"on a turn that was asked for"]]
+        before = leaf.num_ticks
+        leaf.turn_every_s = 0.01
+        leaf.transport.wake()
+        leaf.wait(lambda: leaf.num_ticks > before + 5)
 
 
 @pytest.mark.usefixtures("patient")
@@ -104,20 +108,9 @@ def test_the_own_thread_takes_over_from_a_leader_in_time(bench: SocketBench) -> 
 @pytest.mark.usefixtures("patient")
 def test_a_second_thread_does_not_lead(bench: SocketBench) -> None:
     _, leaf, _, _ = bench.both()
-    leads, is_over = threading.Event(), threading.Event()
-
-    def ready() -> bool:
-        leads.set()
-        return is_over.is_set()
-
-    first = threading.Thread(target=lambda: leaf.transport.pump(ready, FOREVER_S))
-    first.start()
-    leads.wait()
-    leaf.transport.pump(lambda: False, FOREVER_S)
-    assert first.is_alive()
-    is_over.set()
-    leaf.transport.wake_pump()
-    first.join()
+    with leading(leaf) as first:
+        leaf.transport.pump(lambda: False, FOREVER_S)
+        assert not first.done()
 
 
 def test_a_call_of_the_sink_does_not_pump(bench: SocketBench) -> None:
@@ -128,16 +121,10 @@ def test_a_call_of_the_sink_does_not_pump(bench: SocketBench) -> None:
 def test_an_exception_of_ready_ends_the_lead_cleanly(bench: SocketBench) -> None:
     hub, leaf, to_leaf, _ = bench.both()
 
-    def fail() -> bool:
-        raise RuntimeError("not ready")
-
-    with pytest.raises(RuntimeError, match="not ready"):
-        leaf.transport.pump(fail, FOREVER_S)
+    with pytest.raises(ZeroDivisionError):
+        leaf.transport.pump(lambda: bool(1 / 0), FOREVER_S)
     assert hub.send(to_leaf, CONTROL, b"still there")
     assert leaf.hear(1) == [[b"still there"]]
-
-
-# -- nodes ---------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("patient")
@@ -196,10 +183,7 @@ def test_a_leading_thread_is_reported_as_waiting(start: Start) -> None:
     thread = threading.Thread(target=wait)
     thread.start()
     begun.wait()
-    seen = set[str]()
-    while not seen:
-        where, waits = where_is(thread.ident or 0)
-        seen |= {where} if waits else set()
-    assert next(iter(seen)).startswith("test_reactor.py:")
+    wait_until(lambda: where_is(thread.ident or 0)[1])
+    assert where_is(thread.ident or 0)[0].startswith("test_reactor.py:")
     hub.emit("over")
     thread.join()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from ding_lite.parallel.transport.base import Lane, Transport
 from ding_lite.parallel.transport.chunks import MAX_FRAME_BYTES
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
 from tests.parallel.contract import PEERS, Bench, End, TransportContract, standing_still
-from tests.parallel.tcp import bare_socket
+from tests.parallel.tcp import bare_socket, wait_until
 
 CONTROL, BULK = Lane.CONTROL, Lane.BULK
 
@@ -54,9 +53,6 @@ class TestContract(TransportContract):
     """The contract of transports."""
 
 
-# -- addresses -----------------------------------------------------------------------------
-
-
 def test_a_socket_file_without_a_listener_is_taken_over(bench: SocketBench, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left_over:
         left_over.bind(str(tmp_path / "left-over"))
@@ -76,19 +72,10 @@ def test_other_files_at_the_address_are_left_alone(bench: SocketBench, tmp_path:
     assert (tmp_path / "folder").is_dir()
 
 
-@pytest.mark.parametrize("host", ["*", "a b"])
-def test_a_host_that_cannot_be_dialled_is_named(host: str, tmp_path: Path) -> None:
-    transport = ZeroMQTransport(1, peers=[0], key_file=str(make_key(tmp_path / "key")))
-    try:
-        with pytest.raises(
-            TransportError, match=rf"Node 0 cannot be dialled at .*{re.escape(host)}"
-        ):
-            transport.dial(0, f"tcp://{host}:50515")
-    finally:
-        transport.close()
-
-
-# -- a peer with the right key and bad manners ---------------------------------------------
+def test_a_host_that_cannot_be_dialled_is_named(bench: SocketBench) -> None:
+    for host in ("*", "a b"):
+        with pytest.raises(TransportError, match=rf"Node 0 cannot be dialled .*{re.escape(host)}"):
+            bench.end(1).transport.dial(0, f"tcp://{host}:50515")
 
 
 @contextmanager
@@ -124,9 +111,7 @@ def test_a_frame_that_is_too_large_cuts_off_only_its_sender(bench: SocketBench) 
     ],
     ids=["neither lane", "too many frames", "chunks of nothing"],
 )
-def test_a_malformed_message_is_rejected(
-    bench: SocketBench, route: bytes, message: list[bytes], count: int, reason: str
-) -> None:
+def test_a_malformed_message_is_rejected(bench, route, message, count, reason) -> None:
     with rogue(bench, route) as (hub, peer):
         for _ in range(count):
             peer.send_multipart(message)
@@ -137,20 +122,15 @@ def test_a_malformed_message_is_rejected(
 def test_a_peer_that_sends_too_fast_is_the_only_one_cut_off(tmp_path: Path) -> None:
     with ExitStack() as stack:
         bench = SocketBench(stack, "tcp", tmp_path)
-        transport = ZeroMQTransport(0, peers=(1, 2), key_file=bench.key_file)
-        connections = transport._connections
+        hub, address = bench.listener()
+        connections: Any = hub.transport._connections  # type: ignore[attr-defined]
         connections.max_peer_bytes = 32 * 2**20
-        stack.callback(transport.close)
-        hub = End(transport)
-        address = transport.listen(ANY_PORT)
-        hub.start()
         leaf, to_hub = bench.dialler(address)
         with zmq.Context() as context, bare_socket(context, b"raw-c", bench.key_file) as peer:
             peer.connect(address)
             peer.send(b"hello")
             hub.hear(1)
-            while connections._fresh or connections._settled:  # until it has looked
-                os.sched_yield()
+            wait_until(lambda: not (connections._fresh or connections._settled))  # it has looked
             with standing_still(hub):
                 for _ in range(3_000):  # of which ZeroMQ keeps a thousand on this side
                     peer.send(bytes(65_536))
