@@ -23,7 +23,10 @@ _BANNED = re.compile(
     rf"|(?:^|[.!?:]\s+|\"\"\")None\s+(?:of|else|{_BE})\b"
 )
 """With a capital, `None` is a value unless it begins a sentence."""
-_SUSPECT = re.compile(rf"{_PERSONS}|\b[Nn]o\s+one\s+[a-z]|\b[Nn]one\s+(?:of|else|{_VERB})")
+_SUSPECT = re.compile(
+    rf"{_PERSONS}|\b[Nn]o\s+one\s+[a-z]"
+    rf"|\bnone\s+(?:of|else|{_VERB})|(?<!\bis )(?<!\bnot )\bNone\s+(?:of|else|{_BE})\b"
+)
 """Finds all that `_BANNED` finds, and more, in a text on one line without underscores."""
 _RIDDLE = re.compile(r"(?:Who\w*|What\w*|Where\w*|How|When|Whether)\b")
 _CODE_SPAN = re.compile(r"``[^`]*``|`[^`]*`")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +18,7 @@ from ding_lite.evolution.agent import make_agent
 from ding_lite.rl import (
     A2C,
     DQN,
-    Envs,
+    DQNConfig,
     EpisodeBuffer,
     PrioritizedReplay,
     ReplayBuffer,
@@ -37,11 +36,14 @@ class Stubborn(DQN):
         return super().act(obs, explore=explore)
 
 
-@pytest.fixture
-def x(policy: DQN, envs: Envs, eval_envs: Envs, replay: ReplayBuffer, tmp_path: Path) -> Any:
+@pytest.fixture(scope="module")
+def x(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What the middleware are made with."""
-    (tmp_path / "file").touch()
-    a2c = A2C(envs.spec)
+    folder = tmp_path_factory.mktemp("refused")
+    (folder / "file").touch()
+    envs, eval_envs = make_envs("CartPole-v1", 4), make_envs("CartPole-v1", 2)
+    policy, a2c = DQN(envs.spec, DQNConfig(n_step=1, batch_size=8)), A2C(envs.spec)
+    replay = ReplayBuffer(envs.spec, capacity=1_000)
     return SimpleNamespace(
         collect=partial(m.collect, policy, envs),
         unroll=partial(m.collect, a2c, envs),
@@ -58,7 +60,7 @@ def x(policy: DQN, envs: Envs, eval_envs: Envs, replay: ReplayBuffer, tmp_path: 
         small=ReplayBuffer(envs.spec, capacity=4),
         prioritized=PrioritizedReplay(envs.spec, capacity=100),
         episodes=EpisodeBuffer(envs.spec, capacity=100, num_envs=4),
-        folder=tmp_path,
+        folder=folder,
         epsilon=constant(0.1),
         processes=Processes(),
         server=SimpleNamespace(gather=print, give=print),
