@@ -85,18 +85,20 @@ AS_AT_THE_END = [
     *(_wait_for, _receive, _send, _loop_on_ctx, _watch, _watch_without_until),
     _loop_on_the_task_in_a_thread_of_its_own,
 ]
-GIVEN_UP = [_raw_receive, _raw_send, _call]
+WAITS = [(fn, None) for fn in AS_AT_THE_END]
+WAITS += [(fn, StepCancelled) for fn in (_raw_receive, _raw_send, _call)]
 
 
-def run_beside(
-    waiting: Waiting, *, late: bool = False, compose: Callable[[Task, Any], Any] | None = None
-) -> tuple[BaseException, list[object]]:
+def bad(ctx: Context) -> None:
+    raise Broken
+
+
+def run_beside(waiting: Waiting, *, late: bool = False) -> tuple[BaseException, list[object]]:
     """Run a step of which one part waits and the other one raises; return the error, the outcome.
 
     Args:
         waiting: What the one part does.
         late: Whether it begins to wait only when the other one has raised.
-        compose: Makes the middleware from the part that waits.
     """
     begins, has_raised = threading.Event(), threading.Event()
     outcomes: list[object] = []
@@ -121,7 +123,7 @@ def run_beside(
         raise Broken
 
     with Task(async_mode=True) as task:
-        task.use(wait if compose is None else compose(task, wait)).use(bad)
+        task.use(wait).use(bad)
         with pytest.raises(Broken) as caught:
             task.run(max_step=1)
         assert not task.finish  # the job has not been ended by it
@@ -129,32 +131,14 @@ def run_beside(
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["during", "after"])
-@pytest.mark.parametrize("waiting", AS_AT_THE_END, ids=lambda fn: fn.__name__)
-def test_waits_end_as_at_the_end_of_the_job(waiting: Waiting, late: bool) -> None:
+@pytest.mark.parametrize(("waiting", "outcome"), WAITS, ids=[fn.__name__ for fn, _ in WAITS])
+def test_waits_end_as_at_the_end_of_the_job(waiting: Waiting, outcome: object, late: bool) -> None:
     error, outcomes = run_beside(waiting, late=late)
     assert type(error) is Broken
     assert error.__notes__ == [
         "in middleware `bad`, step 0, node 0, labels: async, node.0, standalone"
     ]
-    assert outcomes == [None]
-
-
-@pytest.mark.parametrize("late", [False, True], ids=["during", "after"])
-@pytest.mark.parametrize("waiting", GIVEN_UP, ids=lambda fn: fn.__name__)
-def test_calls_of_the_router_in_a_failed_step_raise_step_cancelled(waiting, late) -> None:
-    error, outcomes = run_beside(waiting, late=late)
-    assert type(error) is Broken
-    assert outcomes == [StepCancelled]
-
-
-@pytest.mark.parametrize("waiting", [_wait_for, _raw_receive], ids=lambda fn: fn.__name__)
-def test_waits_within_composed_middleware_end_too(waiting: Waiting) -> None:
-    def compose(task: Task, wait: Any) -> Any:
-        return task.serial(task.parallel(task.serial(wait), lambda ctx: None))
-
-    error, outcomes = run_beside(waiting, compose=compose)
-    assert type(error) is Broken
-    assert outcomes in ([None], [StepCancelled])
+    assert outcomes == [outcome]
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "async generator", "generator", "serial coroutine"])
@@ -178,9 +162,6 @@ def test_an_error_of_a_function_ends_waits_of_every_other_shape(kind: str) -> No
         task.wait_for("never")
         log.append("ended")
         yield
-
-    def bad(ctx: Context) -> None:
-        raise Broken
 
     with Task(async_mode=True) as task:
         shapes: dict[str, Any] = {
@@ -232,7 +213,8 @@ def fails_after(begins: threading.Event) -> Callable[[Context], None]:
 
 def _in_parallel(task: Task, wait: Any) -> None:
     begins = threading.Event()
-    task.use(task.parallel(lambda ctx: wait(begins), fails_after(begins)))
+    waiting = task.serial(lambda ctx: wait(begins))
+    task.use(task.serial(task.parallel(waiting, fails_after(begins))))
 
 
 def _in_a_thread_of_a_coroutine(task: Task, wait: Any) -> None:
@@ -250,14 +232,7 @@ def _in_a_listener(task: Task, wait: Any) -> None:
     task.use(lambda ctx: task.emit("begin")).use(fails_after(begins))
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        _in_parallel,
-        _in_a_thread_of_a_coroutine,
-        _in_a_listener,
-    ],
-)
+@pytest.mark.parametrize("place", [_in_parallel, _in_a_thread_of_a_coroutine, _in_a_listener])
 def test_a_wait_ends_with_an_error_beside_it_wherever_it_stands(place: Any) -> None:
     received: list[object] = []
 
@@ -281,25 +256,22 @@ def test_the_error_of_a_listener_ends_the_waits_beside_it() -> None:
     received: list[object] = []
     is_waiting = threading.Event()
 
-    def listener() -> None:
-        raise Broken
-
     def wait(ctx: Context) -> None:
         is_waiting.set()
         received.append(task.wait_for("never"))
 
     def emit(ctx: Context) -> None:
         is_waiting.wait(10.0)
-        task.emit("bad")
+        task.emit("e", ctx)
 
     with Task(async_mode=True) as task:
-        task.on("bad", listener)
+        task.on("e", bad)
         task.use(wait).use(emit)
         with pytest.raises(Broken) as caught:
             task.run(max_step=1)
     assert received == [None]
     assert caught.value.__notes__ == [
-        "in listener `listener` of event `bad`, step 0, node 0, labels: async, node.0, standalone"
+        "in listener `bad` of event `e`, step 0, node 0, labels: async, node.0, standalone"
     ]
 
 
@@ -400,9 +372,6 @@ def test_a_generator_that_handles_the_error_lets_the_run_go_on_with_waits_that_w
 def test_a_generator_handles_an_error_that_is_raised_before_it_begins() -> None:
     handled = []
 
-    def bad(ctx: Context) -> None:
-        raise Broken
-
     def guard(ctx: Context) -> Iterator[None]:
         try:
             yield
@@ -427,9 +396,6 @@ def test_an_async_generator_handles_an_error_that_is_raised_before_it_begins() -
             yield
         except Broken:
             handled.append(ctx.total_step)
-
-    def bad(ctx: Context) -> None:
-        raise Broken
 
     with Task(async_mode=True) as task:
         task.use(hold_the_loop).use(guard).use(bad).run(max_step=3)

@@ -70,24 +70,25 @@ def test_each_middleware_is_timed_in_the_order_of_the_pipeline(clock: ManualCloc
     assert timed(StepTimer(print_per_step=0), lambda ctx: None) == [Timing("lambda", 0.0, 0.0, 0.0)]
 
 
-def test_a_timer_of_a_second_task_shows_the_middleware_of_that_task(clock: ManualClock) -> None:
+def test_a_second_run_goes_on_with_the_same_rows_and_a_second_task_has_its_own(clock) -> None:
     timer = StepTimer(print_per_step=0)
-    timed(timer, lasting(clock, "work", 3.0), steps=4)
-    timings = timed(timer, lasting(clock, "work", 1.0), steps=2)
-    assert timings == [Timing("work", 1.0, 1.0, 1.0)]
+    with Task() as task:
+        task.use_step_wrapper(timer).use(lasting(clock, "train", 1.0, 2.0, 3.0, 6.0))
+        task.run(max_step=2)
+        clock.advance(100.0)  # between two runs nothing is timed
+        task.run(max_step=2)
+    assert timer.summary() == [Timing("train", 3.0, 6.0, 1.0)]
+    assert timed(timer, lasting(clock, "train", 1.0), steps=2) == [Timing("train", 1.0, 1.0, 1.0)]
 
 
-def test_the_mean_is_taken_over_the_last_steps_only(clock: ManualClock) -> None:
-    timer = StepTimer(print_per_step=0, smooth_window=2)
-    [timing] = timed(timer, lasting(clock, "train", 100.0, 2.0, 4.0), steps=3)
-    assert (timing.mean, timing.last) == (3.0, 4.0)
-
-
-def test_the_means_of_a_table_cover_all_the_steps_since_the_last_one(clock: ManualClock) -> None:
+@pytest.mark.parametrize(("per_table", "mean"), [(0, 1.5), (4, 3.0)])
+def test_the_mean_is_that_of_the_last_steps_or_of_all_since_the_last_table(
+    clock: ManualClock, per_table: int, mean: float
+) -> None:
     text: list[str] = []
-    timer = StepTimer(print_per_step=4, smooth_window=2, write=text.append)
-    [timing] = timed(timer, lasting(clock, "train", 9.0, 1.0, 1.0, 1.0), steps=4)
-    assert (timing.mean, len(text)) == (3.0, 1)
+    timer = StepTimer(print_per_step=per_table, smooth_window=2, write=text.append)
+    [timing] = timed(timer, lasting(clock, "train", 9.0, 0.0, 1.0, 2.0), steps=4)
+    assert (timing.mean, timing.last, len(text)) == (mean, 2.0, per_table // 4)
 
 
 def test_both_halves_of_each_generator_count_and_the_rest_of_the_step_does_not(clock) -> None:
@@ -206,17 +207,6 @@ def test_a_middleware_is_timed_up_to_the_exception_that_ends_its_step(clock) -> 
     assert [(t.name, t.mean) for t in timer.summary()] == [("onion", 3.0), ("broken", 4.0)]
 
 
-def test_a_second_run_goes_on_with_the_same_rows(clock: ManualClock) -> None:
-    timer = StepTimer(print_per_step=0)
-    with Task() as task:
-        task.use_step_wrapper(timer).use(lasting(clock, "train", 1.0, 2.0, 3.0, 6.0))
-        task.run(max_step=2)
-        clock.advance(100.0)  # between two runs nothing is timed
-        task.run(max_step=2)
-    [timing] = timer.summary()
-    assert (timing.name, timing.mean, timing.last) == ("train", 3.0, 6.0)
-
-
 # -- StepTimer: the table ------------------------------------------------------------------
 
 
@@ -263,12 +253,14 @@ def test_the_means_go_to_the_metrics_in_milliseconds(clock: ManualClock) -> None
     assert found == [{}, {}, times, {}]
 
 
-def test_numbers_out_of_range_are_refused_by_name() -> None:
+def test_wrong_arguments_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         StepTimer(-1, 0)
     message = str(caught.value)
     assert "`print_per_step` is -1; it must be a whole number from 0 on" in message
     assert "`smooth_window` is 0; it must be a whole number from 1 on" in message
+    with pytest.raises(ConfigError, match=r"is a folder; a trace is a file.*such as `trace\.json`"):
+        Trace(str(tmp_path))
 
 
 # -- Trace ---------------------------------------------------------------------------------
@@ -290,9 +282,12 @@ def slices(path: Path) -> Any:
 
 
 def test_a_slice_has_what_the_chrome_trace_format_asks_for(clock, tmp_path) -> None:
-    [event] = traced(tmp_path / "trace.json", lasting(clock, "train", 0.5))
+    path = tmp_path / "runs" / "λ" / "trace.json"
+    Trace(path)
+    assert list(tmp_path.iterdir()) == []
+    [event] = traced(path, lasting(clock, 'tr"ain\nλ', 0.5))
     assert event == {
-        "name": "train",
+        "name": 'tr"ain\nλ',
         "ph": "X",
         "ts": 1000.0 * 1e6,
         "dur": 0.5 * 1e6,
@@ -419,22 +414,6 @@ def test_a_trace_of_two_tasks_is_closed_by_the_last_one(clock: ManualClock, tmp_
         task.use_step_wrapper(trace).use(inner).use(lasting(clock, "after", 1.0))
         task.run(max_step=2)
     assert [event["name"] for event in slices(path)] == ["inner", "inner", "after"] * 2
-
-
-def test_the_folders_of_a_trace_are_made_when_it_begins(clock: ManualClock, tmp_path: Path) -> None:
-    path = tmp_path / "runs" / "λ" / "trace.json"
-    Trace(path)
-    assert list(tmp_path.iterdir()) == []
-    events = traced(path, lasting(clock, 'tr"ain\nλ', 1.0))
-    assert [event["name"] for event in events] == ['tr"ain\nλ']
-
-
-def test_a_folder_is_refused_with_an_example(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        Trace(str(tmp_path))
-    message = str(caught.value)
-    assert f"`{tmp_path}` is a folder; a trace is a file" in message
-    assert "such as `trace.json`" in message
 
 
 def test_a_slice_of_no_time_has_room_for_an_arrow(clock: ManualClock, tmp_path: Path) -> None:
