@@ -49,9 +49,6 @@ def composition() -> Composition:
     return Composition(frozenset({"standalone", "node.0"}))
 
 
-# -- middleware and labels -----------------------------------------------------------------
-
-
 def test_only_what_matches_a_label_of_the_node_is_in_the_chain(composition: Composition) -> None:
     composition.use(collect, "distributed", False)
     composition.use(train, ["learner", "node.*"], False)
@@ -60,16 +57,6 @@ def test_only_what_matches_a_label_of_the_node_is_in_the_chain(composition: Comp
     assert [use.fn for use in composition.uses] == [collect, train]
     composition.use(collect, (label for label in ["standalone"]), False)
     assert run(composition) == run(composition) == ["train", "collect"]
-
-
-def test_what_is_no_middleware_is_refused(composition: Composition) -> None:
-    with pytest.raises(MiddlewareError):
-        composition.use(None, None, False)  # type: ignore[arg-type]
-    with pytest.raises(LabelError):
-        composition.use(train, [], False)
-    assert composition.uses == []
-    with pytest.raises(MiddlewareError, match="not 3, an int"):
-        composition.wrapped(3)  # type: ignore[arg-type]
 
 
 def test_a_node_without_matching_middleware_is_shown_its_labels_and_the_patterns(composition):
@@ -97,9 +84,6 @@ def test_what_is_left_out_is_logged_once_with_the_reason(composition, caplog) ->
     ]
 
 
-# -- wrappers ------------------------------------------------------------------------------
-
-
 def test_a_later_wrapper_goes_around_the_earlier_ones_and_each_meets_each_use_once(composition):
     met = []
 
@@ -121,13 +105,19 @@ def test_a_later_wrapper_goes_around_the_earlier_ones_and_each_meets_each_use_on
 
 
 @pytest.mark.parametrize("wrapper", [StepTimer, None, 3, "timer"])
-def test_what_cannot_wrap_is_refused_with_an_example(composition, wrapper) -> None:
+def test_what_cannot_wrap_or_is_no_middleware_is_refused(composition, wrapper) -> None:
     with pytest.raises(MiddlewareError) as caught:
         composition.wrap(wrapper)
     message = str(caught.value)
     assert "A step wrapper is a callable that takes a middleware and returns one" in message
     assert f"not {wrapper!r}" in message
     assert "`task.use_step_wrapper(StepTimer())`" in message
+    with pytest.raises(LabelError):
+        composition.use(train, [], False)
+    for take in (lambda: composition.use(None, None, False), lambda: composition.wrapped(3)):
+        with pytest.raises(MiddlewareError, match="A middleware is"):
+            take()
+    assert composition.uses == []
 
 
 @pytest.mark.parametrize("made", [None, 3])
@@ -143,9 +133,6 @@ def test_a_wrapper_that_makes_no_middleware_is_named(composition: Composition, m
     assert f"The step wrapper `forgetful` made {made!r} of the middleware `train`" in message
     assert "a callable of one ctx was expected" in message
     assert "end without `return`?" in message
-
-
-# -- by hand -------------------------------------------------------------------------------
 
 
 class Trainer:
@@ -192,9 +179,6 @@ def test_a_middleware_of_the_chain_that_is_run_by_hand_is_wrapped_once(compositi
     assert met == ["train"]
 
 
-# -- locks ---------------------------------------------------------------------------------
-
-
 def test_a_lock_is_let_go_when_its_middleware_raises(composition: Composition) -> None:
     def broken(ctx: Context) -> None:
         raise LookupError("gone")
@@ -206,9 +190,6 @@ def test_a_lock_is_let_go_when_its_middleware_raises(composition: Composition) -
         with pytest.raises(LookupError):
             first(Context())
     second(Context())
-
-
-# -- resources -----------------------------------------------------------------------------
 
 
 class Resource:

@@ -21,7 +21,7 @@ CODES = pytest.mark.parametrize("code", [None, 0], ids=repr)
 
 
 def _function(code: Any) -> Callable[[Context], object]:
-    def _leave(ctx: Context) -> None:
+    def _leave(ctx: Context | None = None) -> None:
         sys.exit(code)
 
     return _leave
@@ -77,16 +77,13 @@ def test_an_exit_of_a_middleware_is_an_error_that_names_it(shape, async_mode, co
     assert "in middleware `leave`" in caught.value.__notes__[0]
 
 
-def test_an_exit_within_composed_middleware_is_an_error() -> None:
+def test_an_exit_of_composed_middleware_or_of_one_run_by_hand_is_an_error() -> None:
     with Task() as task:
         task.use(task.serial(lambda ctx: None, _function(0)))
         with pytest.raises(MiddlewareError, match=r"`serial\(lambda, leave\)`"):
             task.run(max_step=1)
-
-
-def test_an_exit_of_a_middleware_run_by_hand_is_an_error() -> None:
-    with Task() as task, pytest.raises(MiddlewareError, match="`leave` called"):
-        task.forward(_function(0))
+        with pytest.raises(MiddlewareError, match="`leave` called"):
+            task.forward(_function(0))
 
 
 @pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
@@ -101,16 +98,11 @@ def test_an_exit_of_a_listener_is_an_error_that_names_it(async_mode: bool) -> No
     assert caught.value.__notes__[0].startswith("in listener `leave` of event `go`, step 0, node 0")
 
 
-def test_an_exit_with_another_code_is_not_replaced() -> None:
-    with Task() as task:
-        task.use(_function(3))
-        with pytest.raises(SystemExit) as caught:
-            task.run(max_step=1)
-    assert caught.value.code == 3
-
-
 @pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
-def test_an_exit_of_a_listener_with_another_code_closes_what_is_open(async_mode: bool) -> None:
+@pytest.mark.parametrize("of_listener", [False, True], ids=["middleware", "listener"])
+def test_an_exit_with_another_code_is_not_replaced_and_closes_what_is_open(
+    async_mode: bool, of_listener: bool
+) -> None:
     closed: list[str] = []
     is_open = threading.Event()
 
@@ -121,13 +113,16 @@ def test_an_exit_of_a_listener_with_another_code_closes_what_is_open(async_mode:
         finally:
             closed.append("around")
 
-    def emit(ctx: Context) -> None:
+    def leave(ctx: Context) -> None:
         assert is_open.wait(10.0)  # in async mode both run at the same time
-        task.emit("go", ctx)
+        if of_listener:
+            task.emit("go", ctx)
+        else:
+            sys.exit(3)
 
     with Task(async_mode=async_mode) as task:
         task.on("go", _function(3))
-        task.use(around).use(emit)
+        task.use(around).use(leave)
         with pytest.raises(SystemExit) as caught:
             task.run(max_step=1)
     assert (caught.value.code, closed) == (3, ["around"])
