@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from itertools import product
 from typing import Any
@@ -24,8 +25,6 @@ from ding_lite.testing import Cluster
 
 LABELS = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,8}", fullmatch=True)
 ODD = [" ", "", "a b", "a\n", "-a", ".a", "a*", "größe", "a,b", "a+b", "a/b", "#", "a\x00"]
-
-# -- labels --------------------------------------------------------------------------------
 
 
 @given(st.lists(LABELS))
@@ -51,24 +50,23 @@ def test_anything_else_is_refused_with_what_a_label_looks_like() -> None:
         check_labels("a b", what="role")
 
 
-# -- patterns ------------------------------------------------------------------------------
-
-
 def test_patterns_keep_their_order_and_none_at_all_is_refused() -> None:
     assert check_patterns(name for name in ("b", "a*", "[!c]?")) == ("b", "a*", "[!c]?")
     empty: list[Any] = [[], (), set(), iter(())]
     for none in empty:
         with pytest.raises(LabelError, match=r"`filter_labels` is empty.* leave it out to run it"):
             check_patterns(none)
-    with pytest.raises(LabelError, match="`to` is empty, so no node would ever receive this"):
-        check_patterns([], of_receivers=True)
-    with pytest.raises(LabelError, match="`to` is empty"):
-        Task().share("weights", to=[])
-    with pytest.raises(LabelError, match="`to` is empty"):
-        LocalRouter().send("work", 1, to=[])
-    with pytest.raises(
-        LabelError, match=r"`to=\['lerner'\]`.* mean \"learner\"\? The labels of the"
-    ):
+    refusals: list[Callable[[], object]] = [
+        lambda: check_patterns([], of_receivers=True),
+        lambda: Task().share("weights", to=[]),
+        lambda: LocalRouter().send("work", 1, to=[]),
+        lambda: LocalRouter().publish("topic", 4, to=[]),
+    ]
+    for refuse in refusals:
+        with pytest.raises(LabelError, match="`to` is empty, so no node would ever receive this"):
+            refuse()
+    message = r"`to=\['lerner'\]`.* mean \"learner\"\? The labels of the"
+    with pytest.raises(LabelError, match=message):
         LocalRouter(labels=["learner"]).send("work", 1, to="lerner")  # by default it waits for room
 
 
@@ -109,9 +107,6 @@ def test_a_pattern_is_refused_exactly_if_no_label_matches_it(pattern: str) -> No
         assert matches(set(SHORT_LABELS), [pattern])
 
 
-# -- matching ------------------------------------------------------------------------------
-
-
 def test_one_pattern_that_matches_the_whole_of_one_label_is_enough() -> None:
     labels = {"learner", "node.1"}
     for pattern in ("learner", "node.?", "*er", "[a-m]*", "node.[!0]"):
@@ -124,9 +119,6 @@ def test_nothing_matches_without_labels_or_patterns_and_many_stars_come_to_an_en
     assert not matches(set(), ["*"])
     assert not matches({"learner"}, [])
     assert not matches({"a" * 200}, ["*a" * 30 + "b"])
-
-
-# -- roles ---------------------------------------------------------------------------------
 
 
 def test_roles_are_counted_one_by_one_over_the_nodes() -> None:
