@@ -60,7 +60,7 @@ def test_fractions_of_updates_add_up(
     assert made == expected
 
 
-def test_nothing_is_learned_from_less_than_a_batch(policy, envs, replay) -> None:
+def test_nothing_is_learned_from_less_than_a_batch_and_counting_goes_on(policy, envs, replay):
     before = flat(policy)
     run_step(mw.random_warmup(envs, replay, steps=4))
     ctx, _ = run_step(mw.train(policy, replay))
@@ -68,6 +68,8 @@ def test_nothing_is_learned_from_less_than_a_batch(policy, envs, replay) -> None
     assert ctx.train_iter == 0
     assert "loss" not in ctx.metrics
     assert torch.equal(before, flat(policy))
+    run_step(mw.random_warmup(envs, replay, steps=8))
+    assert run_step(mw.train(policy, replay), train_iter=41)[0].train_iter == 42
 
 
 @pytest.mark.parametrize(
@@ -93,28 +95,12 @@ def test_a_replay_that_stays_empty_is_told_once(
     assert ["mw.add_to(replay)" in line for line in caplog.messages] == [True] * (not is_filled)
 
 
-def test_without_a_replay_it_learns_from_the_steps_transitions(policy: DQN, envs: Envs) -> None:
-    task = run_steps(mw.collect(policy, envs, steps=16), mw.train(policy), steps=3)
-    assert task.ctx.train_iter == policy.train_iter == 3
-    assert task.ctx.train_data is task.ctx.transitions
-
-
-def test_without_a_replay_an_empty_step_teaches_nothing(envs: Envs) -> None:
+def test_without_a_replay_it_learns_from_the_steps_transitions(envs: Envs) -> None:
     policy = DQN(envs.spec, DQNConfig(hidden=(16,), n_step=3))
     # The first two steps complete no transition of three.
-    task = run_steps(mw.collect(policy, envs, steps=4), mw.train(policy), steps=3)
-    assert task.ctx.train_iter == 1
-
-
-def test_a_policy_that_learns_from_rollouts_refuses_transitions(envs: Envs) -> None:
-    policy = A2C(envs.spec)
-    with pytest.raises(ConfigError, match=r"A2C learns from rollouts.*unroll=\.\.\."):
-        run_steps(mw.collect(policy, envs, steps=8), mw.train(policy), steps=1)
-
-
-def test_counting_goes_on_from_the_ctx(policy: DQN, filled: ReplayBuffer) -> None:
-    ctx, _ = run_step(mw.train(policy, filled), train_iter=41)
-    assert ctx.train_iter == 42
+    task = run_steps(mw.collect(policy, envs, steps=4), mw.train(policy), steps=5)
+    assert task.ctx.train_iter == policy.train_iter == 3
+    assert task.ctx.train_data is task.ctx.transitions
 
 
 def test_a_loss_that_is_not_finite_keeps_the_last_good_checkpoint(policy, filled, tmp_path) -> None:
@@ -182,7 +168,7 @@ def test_errors_of_earlier_batches_of_a_step_are_given_back_at_once(policy, prio
 
 
 def test_beta_follows_the_env_step_and_elsewhere_the_update(policy, prioritized) -> None:
-    for serial in range(200):  # priorities that make beta visible in the weights
+    for serial in range(60):  # priorities that make beta visible in the weights
         batch = prioritized.sample(1)
         prioritized.update_priorities(batch, np.array([1.0 + 3.0 * (serial % 2)]))
     betas = []
@@ -208,9 +194,14 @@ def test_without_beta_the_replays_own_counts(policy: DQN, envs: Envs) -> None:
     assert set(ctx.train_data.weight.tolist()) == {1.0}
 
 
-def test_training_from_one_replay_and_updating_another_is_noticed(policy, filled, prioritized):
-    with pytest.raises(ConfigError, match="is a Transitions, which says nothing of prior"):
-        run_steps(mw.train(policy, filled), mw.update_priorities(prioritized), steps=1)
+def test_errors_that_a_replay_or_a_policy_does_not_say_are_noticed(policy, filled, prioritized):
+    silent = Silent(policy.spec, policy.config)
+    for train, fault in (
+        (mw.train(policy, filled), "is a Transitions, which says nothing of prior"),
+        (mw.train(silent, prioritized), r"has \['loss'\] and no `td_error`"),
+    ):
+        with pytest.raises(ConfigError, match=fault):
+            run_steps(train, mw.update_priorities(prioritized), steps=1)
 
 
 def test_priorities_of_one_replay_are_not_written_to_another(policy, prioritized) -> None:
@@ -224,12 +215,6 @@ def test_priorities_of_one_replay_are_not_written_to_another(policy, prioritized
     with pytest.raises(ConfigError, match=r"another replay.*behind the `train` with the same"):
         run_steps(*trains, *updates, steps=1)
     assert [values_of(prioritized), values_of(other)] == before
-
-
-def test_a_policy_that_does_not_say_its_errors_is_noticed(policy, prioritized) -> None:
-    silent = Silent(policy.spec, policy.config)
-    with pytest.raises(ConfigError, match=r"has \['loss'\] and no `td_error`"):
-        run_steps(mw.train(silent, prioritized), mw.update_priorities(prioritized), steps=1)
 
 
 class Silent(DQN):
@@ -283,9 +268,6 @@ def test_agents_of_a_population_learn_together_from_normalised_rewards(envs: Env
         assert all(torch.allclose(one, learned[name]) for name, one in policy.weights().items())
 
 
-# -- rollouts ------------------------------------------------------------------------------
-
-
 def test_every_update_of_a_rollout_is_counted(envs: Envs) -> None:
     policy = PPO(envs.spec, PPOConfig(hidden=(16,), epochs=3, batch_size=10))
     task = run_steps(mw.collect(policy, envs, unroll=10), mw.train(policy), steps=2)
@@ -306,6 +288,8 @@ def test_nothing_is_learned_without_rollouts_or_while_training_is_postponed(envs
     for values in steps:
         ctx, _ = run_step(mw.train(policy), **values)
         assert (ctx.train_iter, "train_output" in ctx) == (0, False)
+    with pytest.raises(ConfigError, match=r"A2C learns from rollouts.*unroll=\.\.\."):
+        run_steps(mw.collect(policy, envs, steps=8), mw.train(policy), steps=1)
     assert torch.equal(before, flat(policy))
 
 
