@@ -110,8 +110,6 @@ def test_middleware_are_due_where_env_steps_pass_a_multiple_also_over_a_resume(
         due = run(makers[name], has_happened, steps=steps, every_env_steps=20)
         assert due == [21, 42, 63, 84], name
 
-    bred: list[int] = []
-
     def has_bred(ctx: Context) -> bool:
         for agent in population:
             agent.note_evaluation(1.0)

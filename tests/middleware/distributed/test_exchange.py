@@ -141,14 +141,6 @@ def test_waits_end_with_the_job(who: str) -> None:
         star(lambda: [say, *sending(lambda _: [0])], lambda: [wait_for_the_other])
 
 
-def test_a_wait_without_a_peer_is_an_error_that_names_the_stream() -> None:
-    with pytest.raises(DeadlineExceeded, match="No item of stream `trajectories` came"):
-        star(
-            lambda: [mw.receive("nothing", timeout=None)],
-            lambda: [mw.receive("trajectories", timeout=0.05)],
-        )
-
-
 def test_the_same_file_runs_in_one_process_and_waits_for_enough_over_several_steps() -> None:
     seen: list[list[int]] = []
     star(
@@ -228,10 +220,3 @@ def test_the_staleness_of_received_items_is_reported() -> None:
 def test_labels_that_no_node_has_are_refused_in_the_first_step() -> None:
     with pytest.raises(LabelError, match=r"`to=\['nod.0'\]`.*Did you mean .node.0"):
         run_step(mw.send("trajectories", to="nod.0"), trajectories=[1])
-
-
-def test_a_stream_is_of_this_node_also_without_a_job() -> None:
-    with use_router(LocalRouter()):
-        run_step(mw.send("trajectories", to="node.0"), trajectories=[1])
-        ctx, _ = run_step(mw.receive("trajectories"))
-    assert ctx.trajectories == [1]

@@ -103,7 +103,9 @@ def test_before_the_first_update_a_collector_makes_no_more_than_it_may(routers: 
     assert goes_on(pace, 501)
     assert not goes_on(pace, 502)
     with use_router(LocalRouter()):  # alone it is its own learner
-        run_step(mw.rate_limit(env_steps_per_update=1, at_first=10, timeout=0.0), env_step=99)
+        pace = mw.rate_limit(env_steps_per_update=1, ahead=0, at_first=10, timeout=0.0)
+        assert not run_step(pace, env_step=99)[0].metrics
+        assert not run_step(pace, env_step=99, train_iter=1)[0].metrics
 
 
 def test_the_replay_of_a_learner_that_begins_anew_is_filled_again(routers: Routers) -> None:
@@ -146,11 +148,6 @@ def test_a_wait_ends_with_an_update_and_with_the_job() -> None:
             collect,
         ],
     )
-
-
-def test_a_node_that_is_alone_does_not_wait() -> None:
-    ctx, _ = run_step(mw.rate_limit(env_steps_per_update=1, ahead=0), env_step=10, train_iter=1)
-    assert not ctx.metrics
 
 
 def test_a_node_that_learns_and_collects_does_not_wait_for_itself(routers: Routers) -> None:

@@ -37,9 +37,8 @@ def test_memory_is_reported_also_without_env_steps() -> None:
 
     def take(ctx: Context) -> None:
         # From the system itself: what the allocator has left over would cost nothing.
-        fresh = mmap.mmap(-1, 64_000_000)
-        fresh.write(b"1" * len(fresh))
-        held.append(fresh)
+        held.append(mmap.mmap(-1, 64_000_000))
+        held[-1].write(b"1" * 64_000_000)
 
     def note(ctx: Context) -> None:
         assert "steps_per_s" not in ctx.metrics
