@@ -28,9 +28,7 @@ def fonts() -> None:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_the_examples_of_a_module_do_what_they_say(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_examples_of_a_module_do_what_they_say(name: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     failures, report = run_examples(importlib.import_module(name))
     assert not failures, report

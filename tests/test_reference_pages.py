@@ -215,8 +215,6 @@ def names_in(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name not in FORMER_NAMES])
-def test_every_public_name_is_used_in_a_program_of_the_docs(
-    used_names: set[str], module: str
-) -> None:
+def test_every_public_name_is_used_in_a_program_of_the_docs(used_names, module: str) -> None:
     names = {name for name in public_names(importlib.import_module(module)) if name[0] != "_"}
     assert names <= used_names

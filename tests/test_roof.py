@@ -22,9 +22,7 @@ def test_a_star_import_imports_all() -> None:
 
 
 @pytest.mark.parametrize(("name", "meant"), [("Taks", "Task"), ("stepwraper", "StepWrapper")])
-def test_an_unknown_name_is_an_attribute_error_that_suggests_the_right_one(
-    name: str, meant: str
-) -> None:
+def test_an_unknown_name_is_an_attribute_error_that_suggests_the_right_one(name, meant) -> None:
     message = f"module 'ding_lite' has no attribute '{name}'. Did you mean \"{meant}\"?"
     with pytest.raises(AttributeError, match=re.escape(message)):
         getattr(ding_lite, name)

@@ -52,9 +52,7 @@ def test_a_wait_for_a_result_looks_up_for_a_signal_that_came_just_before_it() ->
     assert Deadline.after(10.0, Looking()).result_of(answer) == "answered by a signal handler"
 
 
-def test_a_deadline_without_a_timeout_never_comes_and_one_of_no_time_has_come(
-    clock: ManualClock,
-) -> None:
+def test_a_deadline_without_a_timeout_never_comes_and_one_of_no_time_has_come(clock) -> None:
     for timeout in (0, 0.0, -0.0):
         deadline = Deadline.after(timeout, clock)
         assert deadline.expired
@@ -101,9 +99,7 @@ def wait_in_a_thread(
 
 
 @pytest.mark.parametrize("timeout", [5.0, None])
-def test_only_a_notification_of_what_is_waited_for_ends_a_wait_before_its_deadline(
-    clock: ManualClock, timeout: float | None
-) -> None:
+def test_only_a_notification_of_what_is_waited_for_ends_a_wait_before_its_deadline(clock, timeout):
     condition = threading.Condition()
     looks: list[int] = []
     looked = threading.Semaphore(0)

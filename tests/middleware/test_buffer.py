@@ -10,19 +10,19 @@ import pytest
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
 from ding_lite.rl import (
+    DQN,
     IMPALA,
+    Envs,
     EpisodeBuffer,
     IMPALAConfig,
+    PrioritizedReplay,
     ReplayBuffer,
+    Transitions,
     load_checkpoint,
     make_envs,
     save_checkpoint,
 )
-from ding_lite.rl.batch import Transitions
-from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.policies.dqn import DQN
-from ding_lite.rl.replay.prioritized import PrioritizedReplay
-from ding_lite.runtime.context import Context
+from ding_lite.runtime import Context
 from tests.middleware.running import run_steps
 
 

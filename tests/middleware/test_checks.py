@@ -11,11 +11,10 @@ import pytest
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
 from ding_lite.evolution import Mutation, Population, Tournament
-from ding_lite.rl.checkpoint.save_load import MANIFEST, load_checkpoint
-from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.policies.dqn import DQN
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import LAST, Middleware
+from ding_lite.rl import DQN, Envs, load_checkpoint
+from ding_lite.rl.checkpoint.save_load import MANIFEST
+from ding_lite.runtime import Context, Middleware
+from ding_lite.runtime.middleware import LAST
 from tests.middleware.running import run_steps
 
 Make = Callable[..., Middleware]

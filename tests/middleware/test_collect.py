@@ -12,18 +12,14 @@ import pytest
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, EnvError, NonFiniteError
-from ding_lite.rl.batch import NumpyArray, Rollout
+from ding_lite.rl import A2C, DQN, A2CConfig, DQNConfig, Memory, ReplayBuffer, Rollout
+from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.sources import EnvLoop
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.formulas.schedules import constant, linear
-from ding_lite.rl.memory import Memory
-from ding_lite.rl.policies.a2c import A2C, A2CConfig
-from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.replay.episodes import EpisodeBuffer
-from ding_lite.rl.replay.uniform import ReplayBuffer
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.router import use_router
+from ding_lite.runtime import Context, use_router
 from ding_lite.testing import Cluster, run_step
 from tests.middleware.running import run_steps
 

@@ -14,19 +14,13 @@ from typing import Any
 import pytest
 
 from ding_lite import middleware as mw
-from ding_lite.distributed import GradientServer, ModelServer, PopulationServer, Processes
+from ding_lite.distributed import GradientServer, Group, ModelServer, PopulationServer, Processes
 from ding_lite.distributed.topics import COLLECTED
 from ding_lite.evolution import Mutation, Population, Tournament
 from ding_lite.middleware.distributed.weights import SERVER
-from ding_lite.parallel.router.group import Group
-from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.policies.a2c import A2C, A2CConfig
-from ding_lite.rl.policies.dqn import DQN
-from ding_lite.rl.replay.prioritized import PrioritizedReplay
-from ding_lite.rl.replay.uniform import ReplayBuffer
-from ding_lite.runtime.context import Context, latch_of
-from ding_lite.runtime.messaging.local_router import LocalRouter
-from ding_lite.runtime.messaging.router import use_router
+from ding_lite.rl import A2C, DQN, A2CConfig, Envs, PrioritizedReplay, ReplayBuffer
+from ding_lite.runtime import Context, LocalRouter, use_router
+from ding_lite.runtime.context import latch_of
 from ding_lite.runtime.middleware import composed_of
 from ding_lite.testing import Cluster, ManualClock, StepRecord, run_step
 from tests.nodes import delivered
@@ -260,9 +254,7 @@ def observed(
     }
 
 
-def test_every_context_block_agrees_with_its_middleware(
-    observed: dict[str, list[StepRecord]],
-) -> None:
+def test_every_context_block_agrees_with_its_middleware(observed) -> None:
     no_middleware = {"resume"}
     as_report = {"mlflow", "wandb"}  # the same base as `report`, and a package behind it
     found: dict[str, StepRecord] = defaultdict(StepRecord)

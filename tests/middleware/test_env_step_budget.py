@@ -6,8 +6,7 @@ import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.middleware.env_step_budget import EnvStepBudget
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.task import Task
+from ding_lite.runtime import Context, Task
 from tests.middleware.running import run_steps
 
 
@@ -35,9 +34,7 @@ def run(budget: EnvStepBudget, evaluations: list[int]) -> Task:
         (400, [10, 20, 40, 80, 160], 810),
     ],
 )
-def test_it_ends_where_the_next_evaluation_might_take_too_much(
-    longest: int | None, evaluations: list[int], expected: int
-) -> None:
+def test_it_ends_where_the_next_evaluation_might_take_too_much(longest, evaluations, expected):
     budget = mw.env_step_budget(1_000, every=2, longest=longest)
     ctx = run(budget, evaluations).ctx
     assert ctx.env_step + ctx.eval_steps == expected

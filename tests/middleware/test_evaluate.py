@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 from ding_lite import middleware as mw
+from ding_lite.rl import DQN, Envs, make_envs
 from ding_lite.rl.batch import NumpyArray
-from ding_lite.rl.envs.vector import Envs, make_envs
-from ding_lite.rl.policies.dqn import DQN
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware
+from ding_lite.runtime import Context, Middleware
 from ding_lite.testing import run_step
 from tests.middleware.running import run_steps
 
@@ -74,9 +72,7 @@ def test_a_named_evaluation_leaves_that_of_the_policy_alone(policy, balancer, ev
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_envs_that_a_collector_uses_too_are_warned_of_once(
-    policy, envs, eval_envs, caplog, shared
-) -> None:
+def test_envs_that_a_collector_uses_too_are_warned_of_once(policy, envs, eval_envs, caplog, shared):
     run_steps(
         mw.collect(policy, envs, steps=4),
         mw.evaluate(policy, envs if shared else eval_envs, every=2),

@@ -10,11 +10,8 @@ import torch
 
 from ding_lite import middleware as mw
 from ding_lite.middleware.checkpoints.description import described_policy
-from ding_lite.rl.checkpoint.save_load import load_checkpoint
-from ding_lite.rl.policies.dqn import DQN
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware
-from ding_lite.runtime.task import Task
+from ding_lite.rl import DQN, load_checkpoint
+from ding_lite.runtime import Context, Middleware, Task
 from tests.middleware.running import run_steps
 
 

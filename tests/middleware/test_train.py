@@ -12,17 +12,10 @@ import torch
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, NonFiniteError
 from ding_lite.evolution import Agent, Population, Search
-from ding_lite.rl.batch import Transitions
+from ding_lite.rl import A2C, DQN, PPO, DQNConfig, Envs, NStep, PPOConfig, ReplayBuffer, Transitions
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
-from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.formulas.returns import NStep
-from ding_lite.rl.policies.a2c import A2C
-from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.replay.prioritized import PrioritizedReplay
-from ding_lite.rl.replay.uniform import ReplayBuffer
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware
+from ding_lite.runtime import Context, Middleware
 from ding_lite.testing import run_step
 from tests.middleware.running import run_steps
 
@@ -51,9 +44,7 @@ def test_a_step_makes_as_many_updates_as_asked(policy: DQN, filled: ReplayBuffer
     ("updates", "expected"),
     [(0.4, [0, 0, 1, 1, 2, 2, 2, 3, 3, 4]), (1.5, [1, 3, 4, 6]), (0.1, [0] * 9 + [1]), (2, [2, 4])],
 )
-def test_fractions_of_updates_add_up(
-    policy: DQN, filled: ReplayBuffer, updates: float, expected: list[int]
-) -> None:
+def test_fractions_of_updates_add_up(policy: DQN, filled, updates: float, expected) -> None:
     made: list[int] = []
     train = mw.train(policy, filled, updates=updates)
     run_steps(train, lambda ctx: made.append(ctx.train_iter), steps=len(expected))
@@ -81,9 +72,7 @@ def test_nothing_is_learned_from_less_than_a_batch_and_counting_goes_on(policy, 
         ("collect train add", True),
     ],
 )
-def test_a_replay_that_stays_empty_is_told_once(
-    policy, envs, replay, caplog, stages, is_filled
-) -> None:
+def test_a_replay_that_stays_empty_is_told_once(policy, envs, replay, caplog, stages, is_filled):
     made = {
         "collect": mw.collect(policy, envs, steps=100),
         "train": mw.train(policy, replay),

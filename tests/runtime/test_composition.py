@@ -9,10 +9,9 @@ from typing import Any, Self
 import pytest
 
 from ding_lite.errors import LabelError, MiddlewareError
+from ding_lite.runtime import Context, Middleware, StepTimer
 from ding_lite.runtime.composition import Composition
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware, name_of
-from ding_lite.runtime.wrappers import StepTimer
+from ding_lite.runtime.middleware import name_of
 
 
 def collect(ctx: Context) -> None:

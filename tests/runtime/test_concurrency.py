@@ -11,11 +11,8 @@ from contextlib import closing
 import pytest
 
 from ding_lite.errors import MiddlewareError
+from ding_lite.runtime import Context, LocalRouter, Task, current_router, use_router
 from ding_lite.runtime.concurrency import Workers
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.local_router import LocalRouter
-from ding_lite.runtime.messaging.router import current_router, use_router
-from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
 from tests.forks import in_a_child
 from tests.threads import switching_often
@@ -287,9 +284,7 @@ def test_driving_a_coroutine_from_a_coroutine_is_refused() -> None:
         lambda task: task.wait_parallel_ctx(newer_than={"version": 1}),
     ],
 )
-def test_a_coroutine_that_would_block_all_others_is_refused(
-    is_async: bool, wait: Callable[[Task], object]
-) -> None:
+def test_a_coroutine_that_would_block_all_others_is_refused(is_async: bool, wait) -> None:
     async def waits(ctx: Context) -> None:
         wait(task)
 

@@ -13,7 +13,6 @@ from ding_lite.clock import Deadline
 from ding_lite.errors import ContextError, DeadlineExceeded, DingLiteError
 from ding_lite.runtime.context import Context, Lineage, ParallelContext, latch_of
 from ding_lite.runtime.task import Task
-from ding_lite.testing.clock import ManualClock
 
 KEYS = st.text("abcxyz", min_size=1, max_size=3).filter(lambda key: not hasattr(dict, key))
 METHODS = sorted(name for name in dir(dict) if not name.startswith("_"))
@@ -217,9 +216,7 @@ class TestParallelContext:
         with pytest.raises(ContextError, match=r"hide the method `of` of `parallel_ctx`\. Use"):
             Context(of=1)
 
-    def test_a_key_or_a_wait_without_a_value_is_an_error_that_lists_what_was_sent(
-        self, clock: ManualClock
-    ) -> None:
+    def test_a_key_or_a_wait_without_a_value_is_an_error_that_lists_what_was_sent(self, clock):
         ctx = ParallelContext()
         with pytest.raises(ContextError, match=r"no other node has sent it. Sent are: no keys"):
             assert ctx.state_dict

@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from ding_lite.errors import MiddlewareError, RemoteError
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.local_router import LocalRouter
-from ding_lite.runtime.task import Task
+from ding_lite.runtime import Context, LocalRouter, Task
 from ding_lite.testing import Cluster
 
 CODES = pytest.mark.parametrize("code", [None, 0], ids=repr)
@@ -83,9 +81,7 @@ def test_an_exit_of_a_listener_is_an_error_that_names_it(async_mode: bool) -> No
 
 @pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
 @pytest.mark.parametrize("of_listener", [False, True], ids=["middleware", "listener"])
-def test_an_exit_with_another_code_is_not_replaced_and_closes_what_is_open(
-    async_mode: bool, of_listener: bool
-) -> None:
+def test_an_exit_with_another_code_is_not_replaced_and_closes_what_is_open(async_mode, of_listener):
     closed: list[str] = []
     is_open = threading.Event()
 

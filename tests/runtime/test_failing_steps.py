@@ -13,12 +13,9 @@ from typing import Any
 import pytest
 
 from ding_lite import middleware as mw
+from ding_lite.distributed import World
 from ding_lite.errors import StepCancelled
-from ding_lite.parallel.router.group import World
-from ding_lite.runtime import concurrency
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.router import use_router
-from ding_lite.runtime.task import Task
+from ding_lite.runtime import Context, Task, concurrency, use_router
 from ding_lite.testing import Cluster
 
 Waiting = Callable[[Task, Context], object]
@@ -85,7 +82,7 @@ AS_AT_THE_END = [
     *(_wait_for, _receive, _send, _loop_on_ctx, _watch, _watch_without_until),
     _loop_on_the_task_in_a_thread_of_its_own,
 ]
-WAITS = [(fn, None) for fn in AS_AT_THE_END]
+WAITS: list[tuple[Waiting, object]] = [(fn, None) for fn in AS_AT_THE_END]
 WAITS += [(fn, StepCancelled) for fn in (_raw_receive, _raw_send, _call)]
 
 

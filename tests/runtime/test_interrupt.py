@@ -13,12 +13,9 @@ from typing import Any, Self
 import pytest
 
 from ding_lite.interruption import postponed
-from ding_lite.runtime.context import Context
+from ding_lite.runtime import Context, LocalRouter, Task, use_router
 from ding_lite.runtime.interrupt import REPEAT_S, DeferredSigint, interruptible
-from ding_lite.runtime.messaging.local_router import LocalRouter
-from ding_lite.runtime.messaging.router import use_router
-from ding_lite.runtime.task import Task
-from ding_lite.testing.clock import ManualClock
+from ding_lite.testing import ManualClock
 from tests.threads import together
 
 
@@ -67,9 +64,7 @@ def test_ctrl_c_ends_a_run_within_asyncio_run_too() -> None:
 
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_that_comes_often_ends_the_run_in_order_with_the_shell_s_exit_code(
-    clock: ManualClock, first: signal.Signals
-) -> None:
+def test_a_signal_that_comes_often_ends_the_run_in_order_with_the_shell_s_exit_code(clock, first):
     log: list[str] = []
 
     def terminate(ctx: Context) -> None:
@@ -148,9 +143,7 @@ class Slow(Saver):
     ("signum", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
 )
 @pytest.mark.parametrize("comes_first", ["in the step", "while it is saved"])
-def test_a_signal_while_the_run_is_saved_does_not_break_that_off(
-    signum: signal.Signals, error: type[BaseException], comes_first: str, clock: ManualClock
-) -> None:
+def test_a_signal_while_the_run_is_saved_does_not_break_that_off(signum, error, comes_first, clock):
     def interrupt(ctx: Context) -> None:
         if comes_first == "in the step":
             signal.raise_signal(signum)

@@ -13,18 +13,15 @@ import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.errors import MiddlewareError
-from ding_lite.runtime.context import Context
+from ding_lite.runtime import Context, Middleware, StepTimer, Task
 from ding_lite.runtime.middleware import (
     LAST,
-    Middleware,
     MiddlewareShape,
     around,
     check_middleware,
     name_of,
     shape_of,
 )
-from ding_lite.runtime.task import Task
-from ding_lite.runtime.wrappers import StepTimer
 
 
 def function(ctx: Context) -> None: ...
@@ -145,9 +142,7 @@ def test_a_decorator_may_give_a_middleware_its_further_arguments() -> None:
 
 
 @pytest.mark.parametrize("async_mode", [False, True])
-def test_a_factory_of_one_argument_that_was_not_called_is_refused_in_its_first_step(
-    async_mode: bool,
-) -> None:
+def test_a_factory_of_one_argument_that_was_not_called_is_refused_in_its_first_step(async_mode):
     def make_evaluate(evaluator: object) -> Middleware:
         def _evaluate(ctx: Context) -> None: ...
 

@@ -13,11 +13,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ding_lite.errors import CheckpointError, ConfigError, DeadlineExceeded, MiddlewareError
-from ding_lite.runtime.context import Context, ParallelContext
-from ding_lite.runtime.messaging.router import current_router, use_router
-from ding_lite.runtime.task import Task
-from ding_lite.testing import Cluster
-from ding_lite.testing.clock import ManualClock
+from ding_lite.runtime import Context, ParallelContext, Task, current_router, use_router
+from ding_lite.testing import Cluster, ManualClock
 
 
 def onion(log: list[str], name: str) -> Callable[[Context], Iterator[None]]:
@@ -27,6 +24,9 @@ def onion(log: list[str], name: str) -> Callable[[Context], Iterator[None]]:
         log.append(name.upper())
 
     return _onion
+
+
+make: Any = Task
 
 
 def boom(ctx: Context) -> None:
@@ -128,11 +128,11 @@ class TestSteps:
     @pytest.mark.parametrize(
         ("act", "error", "message"),
         [
-            (lambda task: Task(n_async_workers=0), ConfigError, "`n_async_workers` is 0; it must"),
-            (lambda task: Task(async_mode="x"), ConfigError, "`async_mode` is 'x'; it must be one"),
-            (lambda task: Task(attach_timeout=-1.0), ConfigError, "`attach_timeout` is -1.0; it"),
-            (lambda task: Task(ctx=5), ConfigError, "`ctx` is 5; a Context or a dict was expected"),
-            (lambda task: Task(attach_callback=5), ConfigError, "`attach_callback` is 5; a functi"),
+            (lambda task: make(n_async_workers=0), ConfigError, "`n_async_workers` is 0; it must"),
+            (lambda task: make(async_mode="x"), ConfigError, "`async_mode` is 'x'; it must be one"),
+            (lambda task: make(attach_timeout=-1.0), ConfigError, "`attach_timeout` is -1.0; it"),
+            (lambda task: make(ctx=5), ConfigError, "`ctx` is 5; a Context or a dict was expected"),
+            (lambda task: make(attach_callback=5), ConfigError, "`attach_callback` is 5; a functi"),
             (lambda task: task.run(max_step=-1), ConfigError, "`max_step` is -1; it must be a who"),
             (lambda task: task.run(), MiddlewareError, "no middleware.*would never end"),
             (lambda task: task.forward(boom, {"k": 1}), ConfigError, "`ctx` is a dict; a Context"),
@@ -142,9 +142,7 @@ class TestSteps:
             (lambda task: Task(attach_callback=print).run(1), ConfigError, "runs alone"),
         ],
     )
-    def test_a_wrong_argument_is_refused(
-        self, act: Callable[[Any], object], error: type[Exception], message: str
-    ) -> None:
+    def test_a_wrong_argument_is_refused(self, act, error: type[Exception], message: str) -> None:
         with pytest.raises(error, match=message):
             act(Task())
 

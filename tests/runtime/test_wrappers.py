@@ -15,11 +15,9 @@ from typing import Any
 import pytest
 
 from ding_lite.errors import ConfigError
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware
-from ding_lite.runtime.task import Task
-from ding_lite.runtime.wrappers import StepTimer, Timing, Trace
-from ding_lite.testing.clock import ManualClock
+from ding_lite.runtime import Context, Middleware, StepTimer, Task, Trace
+from ding_lite.runtime.wrappers import Timing
+from ding_lite.testing import ManualClock
 from tests.threads import together
 
 
@@ -82,9 +80,7 @@ def test_a_second_run_goes_on_with_the_same_rows_and_a_second_task_has_its_own(c
 
 
 @pytest.mark.parametrize(("per_table", "mean"), [(0, 1.5), (4, 3.0)])
-def test_the_mean_is_that_of_the_last_steps_or_of_all_since_the_last_table(
-    clock: ManualClock, per_table: int, mean: float
-) -> None:
+def test_the_mean_is_that_of_the_last_steps_or_of_all_since_the_last_table(clock, per_table, mean):
     text: list[str] = []
     timer = StepTimer(print_per_step=per_table, smooth_window=2, write=text.append)
     [timing] = timed(timer, lasting(clock, "train", 9.0, 0.0, 1.0, 2.0), steps=4)
@@ -120,9 +116,7 @@ def plain(fn: Middleware) -> Middleware:
 
 @pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
 @pytest.mark.parametrize("first", [plain, Trace], ids=["plain", "trace"])
-def test_a_timer_outside_of_another_wrapper_times_every_shape(
-    clock: ManualClock, tmp_path: Path, first: Any, async_mode: bool
-) -> None:
+def test_a_timer_outside_of_another_wrapper_times_every_shape(clock, tmp_path, first, async_mode):
     def function(ctx: Context) -> None:
         clock.advance(1.0)
 

@@ -10,8 +10,7 @@ import pytest
 from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost
 from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.runtime.messaging.router import current_router
-from ding_lite.runtime.task import Task
+from ding_lite.runtime import Task, current_router
 from ding_lite.testing import Cluster, ManualClock
 
 

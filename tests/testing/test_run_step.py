@@ -73,9 +73,7 @@ def test_every_way_of_writing_counts(write: Callable[[Context], None], record: S
         (lambda metrics: metrics.setdefault("new", 1.0), True),
     ],
 )
-def test_every_way_of_writing_a_metric_counts(
-    write: Callable[[dict[str, float]], None], is_read: bool
-) -> None:
+def test_every_way_of_writing_a_metric_counts(write, is_read: bool) -> None:
     _, record = run_step(lambda ctx: write(ctx.metrics), metrics={"loss": 0.5})
     assert record.writes == {"metrics"}
     assert record.reads == ({"metrics"} if is_read else set())

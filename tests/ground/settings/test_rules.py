@@ -64,9 +64,7 @@ CHECKS: list[tuple[Check, list[Any], list[Any], str]] = [
 
 
 @pytest.mark.parametrize(("check", "right", "wrong", "what"), CHECKS)
-def test_a_check_names_every_value_at_fault_in_order(
-    check: Check, right: list[Any], wrong: list[Any], what: str
-) -> None:
+def test_a_check_names_every_value_at_fault_in_order(check: Check, right, wrong, what: str) -> None:
     for value in right:
         assert check(value=value) == []
     for value in wrong:

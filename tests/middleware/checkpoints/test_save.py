@@ -18,13 +18,10 @@ from ding_lite import middleware as mw
 from ding_lite.errors import CheckpointError, NonFiniteError
 from ding_lite.middleware.checkpoints.description import described_policy
 from ding_lite.middleware.checkpoints.save import not_finite
-from ding_lite.rl.batch import NumpyArray, Transitions
+from ding_lite.rl import DQN, DQNConfig, Envs, EnvSpec, Transitions, make_envs
+from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
-from ding_lite.rl.envs.vector import Envs, make_envs
-from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.rl.spec import EnvSpec
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.task import Task
+from ding_lite.runtime import Context, Task
 from ding_lite.settings.config import as_config
 from ding_lite.testing import run_step
 from tests.middleware.running import run_steps
@@ -441,9 +438,7 @@ class Masked(torch.nn.Module):
 
 
 @pytest.mark.parametrize("is_best", [False, True])
-def test_an_infinite_buffer_is_saved_and_a_weight_that_becomes_so_is_not(
-    envs: Envs, tmp_path: Path, is_best: bool
-) -> None:
+def test_an_infinite_buffer_is_saved_and_a_weight_that_becomes_so_is_not(envs, tmp_path, is_best):
     policy = DQN(envs.spec, DQNConfig(batch_size=8), network=Masked)
     save = mw.keep_best(policy, tmp_path) if is_best else mw.checkpoint(policy, tmp_path, every=2)
 

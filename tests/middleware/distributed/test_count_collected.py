@@ -77,9 +77,7 @@ def test_a_restarted_collector_with_its_own_middleware_counts_also_within_one_st
         pytest.param("2", (50 + 80, 5 + 8), id="the collector was restarted too"),
     ],
 )
-def test_a_restarted_learner_counts_no_env_step_twice(
-    routers: Routers, incarnation: str, expected: tuple[int, int]
-) -> None:
+def test_a_restarted_learner_counts_no_env_step_twice(routers, incarnation: str, expected) -> None:
     learner, one, *_ = routers
     with use_router(learner):
         tally, resumed = mw.count_collected("collector"), mw.count_collected("collector")
@@ -120,9 +118,7 @@ def test_collectors_that_resume_under_other_numbers_count_once(routers: Routers)
     assert sums.metrics["episodes"] == of_one.metrics["episodes"] + of_two.metrics["episodes"] > 0
 
 
-def test_a_new_learner_counts_what_collectors_have_made_before_they_resumed(
-    routers: Routers,
-) -> None:
+def test_a_new_learner_counts_what_collectors_have_made_before_they_resumed(routers) -> None:
     learner, one, other, _ = routers
     with use_router(learner):
         tally = mw.count_collected("collector")

@@ -12,10 +12,7 @@ import pytest
 from ding_lite import middleware as mw
 from ding_lite.errors import DeadlineExceeded, LabelError
 from ding_lite.rl import IMPALA, IMPALAConfig, make_envs
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.local_router import LocalRouter
-from ding_lite.runtime.messaging.router import current_router, use_router
-from ding_lite.runtime.middleware import Middleware
+from ding_lite.runtime import Context, LocalRouter, Middleware, current_router, use_router
 from ding_lite.testing import Cluster, run_step
 from tests.middleware.running import run_job, run_steps
 

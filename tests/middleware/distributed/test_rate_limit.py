@@ -11,9 +11,7 @@ import pytest
 from ding_lite import middleware as mw
 from ding_lite.errors import DeadlineExceeded
 from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.local_router import LocalRouter
-from ding_lite.runtime.messaging.router import use_router
+from ding_lite.runtime import Context, LocalRouter, use_router
 from ding_lite.testing import Cluster, run_step
 from tests.middleware.running import run_job
 from tests.nodes import delivered
@@ -73,9 +71,7 @@ def test_a_learner_that_another_node_begins_anew_is_followed_from_there(routers:
     assert not goes_on(pace, 9_501)
 
 
-def test_a_learner_that_resumes_between_its_first_and_its_last_update_is_followed(
-    routers: Routers,
-) -> None:
+def test_a_learner_that_resumes_between_its_first_and_its_last_update_is_followed(routers) -> None:
     collector, learner, other = routers
     pace = pace_of(collector, env_steps_per_update=1, ahead=0, timeout=0.0)
     update(learner, 10)

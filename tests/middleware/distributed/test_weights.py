@@ -16,12 +16,8 @@ from ding_lite.distributed.model_server import topics_of
 from ding_lite.errors import DeadlineExceeded, ShapeError
 from ding_lite.middleware.distributed.weights import SERVER
 from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.rl.envs.vector import make_envs
-from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.router import current_router, use_router
-from ding_lite.runtime.middleware import Middleware
-from ding_lite.runtime.task import Task
+from ding_lite.rl import DQN, DQNConfig, make_envs
+from ding_lite.runtime import Context, Middleware, Task, current_router, use_router
 from ding_lite.testing import Cluster, run_step
 from tests.middleware.running import run_job, run_steps
 from tests.nodes import delivered
@@ -176,9 +172,7 @@ def test_weights_within_the_limit_are_used_and_their_age_is_reported() -> None:
         (5, {"wait_for_new": True, "steps": 2}, r"newer than 5 has arrived within 0.05 s"),
     ],
 )
-def test_weights_that_are_waited_for_in_vain_are_an_error(
-    newest: int, settings: dict[str, Any], fault: str
-) -> None:
+def test_weights_that_are_waited_for_in_vain_are_an_error(newest, settings, fault: str) -> None:
     def announce(router: NodeRouter) -> None:
         publish(router, [7, 5], weights=ones())
         publish(router, [7, newest])

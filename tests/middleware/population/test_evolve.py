@@ -21,23 +21,12 @@ from gymnasium.spaces import Box
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, MiddlewareError, NonFiniteError
-from ding_lite.evolution.agent import Agent
-from ding_lite.evolution.mutation import Mutation
-from ding_lite.evolution.population import Population
+from ding_lite.evolution import Agent, Mutation, Population, Tournament
 from ding_lite.evolution.search import Search, choice, integer, log_uniform
-from ding_lite.evolution.tournament import Tournament
 from ding_lite.nest import leaves
-from ding_lite.rl.envs.vector import Envs, make_envs
+from ding_lite.rl import DQN, IMPALA, PPO, SAC, Envs, PrioritizedReplay, ReplayBuffer, make_envs
 from ding_lite.rl.evaluation import PlayedByEach, play_each
-from ding_lite.rl.policies.dqn import DQN
-from ding_lite.rl.policies.impala import IMPALA
-from ding_lite.rl.policies.ppo import PPO
-from ding_lite.rl.policies.sac import SAC
-from ding_lite.rl.replay.prioritized import PrioritizedReplay
-from ding_lite.rl.replay.uniform import ReplayBuffer
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware
-from ding_lite.runtime.task import Task
+from ding_lite.runtime import Context, Middleware, Task
 from ding_lite.testing import run_step
 from tests.middleware.running import run_steps
 
@@ -70,9 +59,7 @@ def test_every_agent_collects_and_learns_and_all_are_counted(population, envs, r
         assert not torch.equal(agent.weights()["head.weight"], weight)
 
 
-def test_an_agent_that_another_node_trains_is_left_out_here(
-    population, envs, eval_envs, replay
-) -> None:
+def test_an_agent_that_another_node_trains_is_left_out_here(population, envs, eval_envs, replay):
     population[1].is_away = True
     before = population[1].weights()["head.weight"]
     task = run_steps(
@@ -335,9 +322,7 @@ def fresh_episodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return noted
 
 
-def test_fresh_episodes_end_as_soon_as_their_mean_is_clearly_too_low(
-    population: Population, fresh_episodes: list[int]
-) -> None:
+def test_fresh_episodes_end_as_soon_as_their_mean_is_clearly_too_low(population, fresh_episodes):
     class Lucky(Balancer):
         def act(self, obs: Any, *, explore: bool = True, epsilon: float | None = None) -> Any:
             """Fall at once from the second evaluation on."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ding_lite import middleware as mw
-from ding_lite.distributed import PopulationServer, Processes
+from ding_lite.distributed import PopulationServer, Processes, World
 from ding_lite.distributed.accelerate.processes import digest_of
 from ding_lite.errors import ConfigError
 from ding_lite.evolution import (
@@ -20,13 +20,8 @@ from ding_lite.evolution import (
     integer,
     log_uniform,
 )
-from ding_lite.parallel.router.group import World
 from ding_lite.rl import DQN, ReplayBuffer, make_envs
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.local_router import LocalRouter
-from ding_lite.runtime.messaging.router import use_router
-from ding_lite.runtime.middleware import Middleware
-from ding_lite.runtime.task import Task
+from ding_lite.runtime import Context, LocalRouter, Middleware, Task, use_router
 from ding_lite.testing import Cluster, run_step
 from tests.middleware.running import run_steps
 

@@ -12,9 +12,7 @@ from matplotlib.figure import Figure
 
 from ding_lite import middleware as mw
 from ding_lite.middleware.report import curve as report_curve
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware
-from ding_lite.runtime.task import Task
+from ding_lite.runtime import Context, Middleware, Task
 from ding_lite.testing import ManualClock
 from tests.middleware.running import run_steps
 

@@ -21,10 +21,7 @@ from rich.console import Console
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, MiddlewareError
 from ding_lite.middleware.report import log as report, progress as report_progress
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware
-from ding_lite.runtime.task import Task
-from ding_lite.runtime.wrappers import StepTimer
+from ding_lite.runtime import Context, Middleware, StepTimer, Task
 from ding_lite.testing import ManualClock, run_step
 from tests.middleware.running import run_steps
 
@@ -92,11 +89,11 @@ def test_details_and_what_a_node_does_not_count_have_no_columns(capsys) -> None:
 
 def test_a_row_has_the_newest_value_of_each_metric_and_null_for_what_json_lacks(clock, tmp_path):
     file = tmp_path / "metrics.jsonl"
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"env_step": 8, "loss": 0.5, "eval_return": 80.0},
         {"loss": 0.25, "ok": torch.tensor(2)},
+        {"loss": math.nan, "q": math.inf},
     ]
-    rows += [{"loss": math.nan, "q": math.inf}]
     run(mw.jsonl(file, every=2, clock=clock), *rows, clock=clock)
 
     first, last = read(file)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from ding_lite import middleware as mw
 from ding_lite.recipes import Options, Run
 from ding_lite.recipes.runs.results import read_result
@@ -26,9 +24,7 @@ def names_in(directory: Path) -> set[str]:
     return {path.name.partition(".out.")[0] for path in directory.iterdir()}
 
 
-def test_a_run_gets_rows_events_a_curve_and_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_gets_rows_events_a_curve_and_a_line(tmp_path: Path, capsys) -> None:
     options = Options(env="CartPole-v1", target=9.0, max_env_steps=40, out=tmp_path)
     with Run("mine", options) as run:
         run_steps(learn, mw.report(run, every=5), steps=10)
@@ -38,9 +34,7 @@ def test_a_run_gets_rows_events_a_curve_and_a_line(
     assert "40/40 env steps" in capsys.readouterr().err
 
 
-def test_a_directory_is_enough_and_goes_on_from_reports_that_were_used_one_by_one(
-    tmp_path: Path,
-) -> None:
+def test_a_directory_is_enough_and_goes_on_from_reports_that_were_used_one_by_one(tmp_path) -> None:
     saved = run_steps(
         learn,
         mw.jsonl(tmp_path / "metrics.jsonl", every=5),

@@ -10,9 +10,7 @@ import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.errors import CheckpointError, ConfigError
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware
-from ding_lite.runtime.task import Task
+from ding_lite.runtime import Context, Middleware, Task
 from tests.middleware.running import run_steps
 
 Call = tuple[int, dict[str, float]]

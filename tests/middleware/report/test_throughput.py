@@ -5,8 +5,7 @@ from __future__ import annotations
 import mmap
 
 from ding_lite import middleware as mw
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.task import Task
+from ding_lite.runtime import Context, Task
 from ding_lite.testing import ManualClock
 from tests.middleware.running import run_steps
 

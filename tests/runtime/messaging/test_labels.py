@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, example, given, strategies as st
 
 from ding_lite.errors import LabelError
-from ding_lite.runtime.context import Context
+from ding_lite.runtime import Context, LocalRouter, Task
 from ding_lite.runtime.messaging.labels import (
     check_labels,
     check_patterns,
@@ -19,8 +19,6 @@ from ding_lite.runtime.messaging.labels import (
     describe_node,
     matches,
 )
-from ding_lite.runtime.messaging.local_router import LocalRouter
-from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
 
 LABELS = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,8}", fullmatch=True)

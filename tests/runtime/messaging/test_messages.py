@@ -10,12 +10,9 @@ from typing import Any
 import pytest
 
 from ding_lite.errors import CodecError, ConfigError, DeadlineExceeded
-from ding_lite.runtime.context import Context
+from ding_lite.runtime import Context, Task, use_router
 from ding_lite.runtime.messaging.messages import Emission
-from ding_lite.runtime.messaging.router import use_router
-from ding_lite.runtime.task import Task
-from ding_lite.testing import Cluster
-from ding_lite.testing.clock import ManualClock
+from ding_lite.testing import Cluster, ManualClock
 
 
 def test_listeners_run_in_their_order_before_what_they_emit_and_before_emit_returns() -> None:
@@ -162,9 +159,7 @@ def test_emit_refuses_an_event_without_receivers_and_the_event_of_the_latch() ->
         Task().emit("finish")
 
 
-def test_finish_of_another_thread_is_heard_in_the_run_that_it_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_finish_of_another_thread_is_heard_in_the_run_that_it_ends(monkeypatch) -> None:
     """Also if that thread is slow to announce it: the task sees the latch before."""
     received: list[int] = []
     with Cluster(2) as cluster, use_router(cluster.routers[0]), Task() as task:
@@ -218,9 +213,7 @@ class TestWaitFor:
             task.use(wait).use(ask if async_mode else print).run(max_step=1)
         assert got == [Emission((42,), {"why": "x"})]
 
-    def test_a_wait_past_its_deadline_names_its_event_and_leaves_another_one_alone(
-        self, clock: ManualClock
-    ) -> None:
+    def test_a_wait_past_its_deadline_names_its_event_and_leaves_another_one_alone(self, clock):
         with Task(clock=clock) as task, ThreadPoolExecutor(2) as pool:
             patient = pool.submit(task.wait_for, "news", 9.0)
             clock.until_waiting(1)

@@ -18,16 +18,10 @@ from ding_lite.errors import (
     PeerLost,
     RemoteError,
 )
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.local_router import LocalRouter, labels_of_environment
-from ding_lite.runtime.messaging.router import (
-    Router,
-    current_router,
-    use_router,
-    use_router_in_process,
-)
+from ding_lite.runtime import Context, LocalRouter, Task, current_router, use_router
+from ding_lite.runtime.messaging.local_router import labels_of_environment
+from ding_lite.runtime.messaging.router import Router, use_router_in_process
 from ding_lite.runtime.messaging.streams import Item, ItemId
-from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
 from tests.nodes import delivered
 from tests.threads import together

@@ -12,14 +12,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from ding_lite.errors import CodecError, DeadlineExceeded, PeerLost
-from ding_lite.runtime.messaging.streams import (
-    UNCERTAIN_S,
-    Item,
-    ItemId,
-    Numbers,
-    Parcel,
-    Streams,
-)
+from ding_lite.runtime.messaging.streams import UNCERTAIN_S, Item, ItemId, Numbers, Parcel, Streams
 from ding_lite.testing import ManualClock
 
 

@@ -115,9 +115,7 @@ def test_a_wait_reads_messages_itself_and_asks_no_more_once_it_is_over() -> None
     assert asked == [None, 1, 2]
 
 
-def test_an_error_in_on_values_takes_values_from_no_other_subscription(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_error_in_on_values_takes_values_from_no_other_subscription(caplog) -> None:
     def fail(node: int, values: Mapping[str, Any]) -> None:
         raise ValueError(values)
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Iterator
 
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.router import use_router
-from ding_lite.runtime.task import Task
+from ding_lite.runtime import Context, Task, use_router
 from ding_lite.testing import Cluster
 
 
