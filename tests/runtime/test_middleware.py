@@ -311,9 +311,6 @@ def test_a_generator_that_ends_before_its_yield_has_no_way_out() -> None:
     assert log == ["async out of 0", "async out of 0", "out of 1"]
 
 
-# -- yield LAST ------------------------------------------------------------------------------
-
-
 def stage(name: str, log: list[str], *, last: bool = False, error: Exception | None = None) -> Any:
     def stage(ctx: Context) -> Iterator[Any]:
         yield

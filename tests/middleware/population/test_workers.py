@@ -130,9 +130,6 @@ def test_a_node_with_a_smaller_population_is_told_so() -> None:
             run_step(take)
 
 
-# -- one population in several processes ---------------------------------------------------
-
-
 def together(**more: Any) -> tuple[bytes, int, int]:
     own, processes = Program(), Processes()
     task = run_steps(
