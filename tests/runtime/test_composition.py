@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -61,13 +62,12 @@ def test_only_what_matches_a_label_of_the_node_is_in_the_chain(composition: Comp
 def test_a_node_without_matching_middleware_is_shown_its_labels_and_the_patterns(composition):
     composition.use(train, ["learner", "a*"], False)
     composition.use(collect, "learner", False)
-    with pytest.raises(LabelError) as caught:
+    message = (
+        r"No middleware of this task matches the labels of this node.*\['node.0', 'standalone'\].*"
+        r"`filter_labels` in use: \['a\*', 'learner'\].*roles=, labels= or DING_LITE_LABELS"
+    )
+    with pytest.raises(LabelError, match=message):
         composition.chain()
-    message = str(caught.value)
-    assert "No middleware of this task matches the labels of this node" in message
-    assert "['node.0', 'standalone']" in message
-    assert "`filter_labels` in use: ['a*', 'learner']" in message
-    assert "roles=, labels= or DING_LITE_LABELS" in message
 
 
 def test_what_is_left_out_is_logged_once_with_the_reason(composition, caplog) -> None:
@@ -105,12 +105,9 @@ def test_a_later_wrapper_goes_around_the_earlier_ones_and_each_meets_each_use_on
 
 @pytest.mark.parametrize("wrapper", [StepTimer, None, 3, "timer"])
 def test_what_cannot_wrap_or_is_no_middleware_is_refused(composition, wrapper) -> None:
-    with pytest.raises(MiddlewareError) as caught:
+    message = f"A step wrapper is a callable that .* not {re.escape(repr(wrapper))}"
+    with pytest.raises(MiddlewareError, match=rf"{message}.*use_step_wrapper\(StepTimer\(\)\)`"):
         composition.wrap(wrapper)
-    message = str(caught.value)
-    assert "A step wrapper is a callable that takes a middleware and returns one" in message
-    assert f"not {wrapper!r}" in message
-    assert "`task.use_step_wrapper(StepTimer())`" in message
     with pytest.raises(LabelError):
         composition.use(train, [], False)
     for take in (lambda: composition.use(None, None, False), lambda: composition.wrapped(3)):
@@ -126,12 +123,9 @@ def test_a_wrapper_that_makes_no_middleware_is_named(composition: Composition, m
 
     composition.wrap(forgetful)
     composition.use(train, None, False)
-    with pytest.raises(MiddlewareError) as caught:
+    named = f"The step wrapper `forgetful` made {made!r} of the middleware `train`"
+    with pytest.raises(MiddlewareError, match=f"{named}.* callable of one ctx was.*`return`\\?"):
         composition.chain()
-    message = str(caught.value)
-    assert f"The step wrapper `forgetful` made {made!r} of the middleware `train`" in message
-    assert "a callable of one ctx was expected" in message
-    assert "end without `return`?" in message
 
 
 class Trainer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from enum import StrEnum
 from itertools import product
@@ -32,13 +33,10 @@ def test_letters_digits_underscores_dashes_and_dots_make_a_label(labels: list[st
 
 def test_anything_else_is_refused_with_what_a_label_looks_like() -> None:
     labels: list[Any] = [*ODD, None, 3, b"learner", ("a",)]
+    looks = r"letters, digits, `_`, `-` and `\.`.*`node\.0`"
     for label in labels:
-        with pytest.raises(LabelError) as caught:
+        with pytest.raises(LabelError, match=f"^{re.escape(repr(label))} is no label.*{looks}"):
             check_labels(["fine", label])
-        message = str(caught.value)
-        assert message.startswith(f"{label!r} is no label.")
-        assert "letters, digits, `_`, `-` and `.`" in message
-        assert "`node.0`" in message
     nothing: list[Any] = [3, None, 0.5]
     for value in nothing:
         for check in (check_labels, check_patterns):
@@ -75,11 +73,9 @@ def test_a_pattern_that_no_label_could_match_is_refused() -> None:
         *("-x", ".x", "[.-]x", "[z-a]", "a[z-a]", "[!0-9A-Za-z_]x", "a[!0-9A-Za-z_.-]"),
     ]
     for pattern in patterns:
-        with pytest.raises(LabelError) as caught:
+        message = f"^{re.escape(repr(pattern))} is no label pattern: no label could match it"
+        with pytest.raises(LabelError, match=rf"{message}.*`collector\.\[0-3\]`"):
             check_patterns(["fine", pattern])
-        message = str(caught.value)
-        assert message.startswith(f"{pattern!r} is no label pattern: no label could match it.")
-        assert "`collector.[0-3]`" in message
 
 
 SHORT_LABELS = [
@@ -145,10 +141,8 @@ def test_a_role_may_not_pose_as_another_node_or_as_the_count_of_another_role() -
 def test_roles_are_a_list_of_labels_for_each_node() -> None:
     no_lists: list[Any] = ["learner", "abc", 3]
     for roles in no_lists:
-        with pytest.raises(LabelError) as caught:
+        with pytest.raises(LabelError, match=rf"`roles` is {roles!r}; give a list.*\[{roles!r}\]"):
             count_roles(roles)
-        assert f"`roles` is {roles!r}; give a list" in str(caught.value)
-        assert f"[{roles!r}]" in str(caught.value)
     assert len(count_roles(["a", "b"], num_nodes=2)) == 2
     for num_nodes in (1, 3):
         with pytest.raises(LabelError, match=f"the number of nodes is {num_nodes}"):
