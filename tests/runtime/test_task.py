@@ -385,11 +385,17 @@ class TestResources:
 
     def test_by_hand_they_live_until_the_block_ends(self) -> None:
         log: list[str] = []
+        by_hand = Resource(log, "b")
         with Task() as task:
             task.use(Resource(log, "a"))
-            task.forward(boom_free).renew().forward(boom_free)
-            assert log == ["+a"]
-        assert log == ["+a", "-a"]
+            task.forward(by_hand).renew().forward(by_hand)
+            assert log == ["+a", "+b", "b", "b"]
+        assert log[4:] == ["-b", "-a"]
+        log.clear()
+        with Task() as task:
+            task.use(task.serial(boom_free, task.parallel(Resource(log, "c"))))
+            task.run(max_step=1)
+        assert log == ["+c", "c", "-c"]
 
     def test_one_that_cannot_close_raises_and_holds_up_nothing_else(self) -> None:
         log: list[str] = []
@@ -407,17 +413,6 @@ class TestResources:
             by_hand()
         assert log == ["+a", "+b", "-a:OSError"]
         assert not [t for t in threading.enumerate() if t.name.startswith("ding_lite")]
-
-    def test_parts_of_a_composition_and_what_is_run_by_hand_are_entered_too(self) -> None:
-        log: list[str] = []
-        with Task() as task:
-            task.use(task.serial(boom_free, task.parallel(Resource(log, "a"))))
-            task.run(max_step=1)
-        assert log == ["+a", "a", "-a"]
-        by_hand = Resource(log, "b")
-        with Task() as task:
-            task.forward(by_hand).renew().forward(by_hand)
-        assert log[3:] == ["+b", "b", "b", "-b"]
 
     def test_without_a_with_block_a_run_closes_everything(self) -> None:
         log: list[str] = []

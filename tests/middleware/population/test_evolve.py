@@ -74,7 +74,7 @@ def test_an_agent_that_another_node_trains_is_left_out_here(population, envs, ev
     assert population.best is not population[1]
 
 
-def test_what_one_agent_puts_on_its_ctx_no_other_sees(population: Population) -> None:
+def test_what_one_agent_puts_on_its_ctx_no_other_sees_and_what_it_keeps_is_saved(population):
     seen: list[Any] = []
 
     def learn(agent: Agent) -> list[Middleware]:
@@ -85,34 +85,20 @@ def test_what_one_agent_puts_on_its_ctx_no_other_sees(population: Population) ->
 
         return [write, lambda ctx: seen.append((ctx.mine, ctx.turns, ctx.reported))]
 
-    run_steps(
-        lambda ctx: ctx.update(reported="all"),
-        mw.for_each(population, learn),
-        lambda ctx: seen.append("turns" in ctx or "mine" in ctx),
-        steps=2,
-    )
-    assert seen == [
-        *((place, 1, "all") for place in range(3)), False,
-        *((place, 2, "all") for place in range(3)), False,
-    ]  # fmt: skip
-
-
-def test_what_an_agent_keeps_on_its_ctx_is_saved(population: Population) -> None:
-    turns: list[int] = []
-
-    def learn(agent: Agent) -> list[Middleware]:
-        def count(ctx: Context) -> None:
-            ctx.turns = ctx.get("turns", 10 * agent.place) + 1
-            ctx.keep("turns")
-            turns.append(ctx.turns)
-
-        return [count]
-
-    first, second = mw.for_each(population, learn), mw.for_each(population, learn)
-    run_step(first)
-    second.load_state_dict(first.state_dict())  # type: ignore[attr-defined]
-    run_step(second)
-    assert turns == [1, 11, 21, 2, 12, 22]
+    state: dict[str, Any] | None = None
+    for turn in (1, 2):
+        stage: Any = mw.for_each(population, learn)
+        if state:
+            stage.load_state_dict(state)
+        run_steps(
+            lambda ctx: ctx.update(reported="all"),
+            stage,
+            lambda ctx: seen.append("turns" in ctx or "mine" in ctx),
+            steps=1,
+        )
+        assert seen == [(0, turn, "all"), (1, turn, "all"), (2, turn, "all"), False]
+        seen.clear()
+        state = stage.state_dict()
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -368,15 +354,10 @@ def test_an_agent_with_actions_of_nan_in_its_confirmation_rests() -> None:
             """Fail in the envs for confirmation, of which there are three."""
             return np.full((3, 1), np.nan) if len(obs) == 3 else super().act(obs, explore=explore)
 
-    short = {"max_episode_steps": 5}
-    with (
-        make_envs("Pendulum-v1", 2, env_args=short) as envs,
-        make_envs("Pendulum-v1", 3, env_args=short) as sure_envs,
-    ):
-        population = Population.of(Weak, envs.spec, size=2, config={"hidden": (8,)})
-        ctx, record = run_step(
-            mw.evaluate(population, envs, every=1, stop_at=-500.0, confirm_envs=sure_envs)
-        )
+    envs, sure = (make_envs("Pendulum-v1", n, env_args={"max_episode_steps": 5}) for n in (2, 3))
+    population = Population.of(Weak, envs.spec, size=2, config={"hidden": (8,)})
+    evaluate = mw.evaluate(population, envs, every=1, stop_at=-500.0, confirm_envs=sure)
+    ctx, record = run_step(evaluate)
     assert all(agent.fault is not None for agent in population)
     assert ctx.eval_value == -math.inf
     assert "finish" not in record.writes
@@ -433,9 +414,8 @@ def test_rewards_of_nan_while_an_agent_is_confirmed_are_no_fault_of_it(populatio
 
 def test_what_cut_episodes_seem_to_reach_is_confirmed_by_whole_ones(population, eval_envs) -> None:
     cut = make_envs("CartPole-v1", 2, seed=5, env_args={"max_episode_steps": 5})
-    ctx, record = run_step(
-        mw.evaluate(population, cut, every=1, stop_at=5.0, confirm_envs=eval_envs)
-    )
+    evaluate = mw.evaluate(population, cut, every=1, stop_at=5.0, confirm_envs=eval_envs)
+    ctx, record = run_step(evaluate)
     assert population.best.fitness == 5.0
     assert ctx.eval_value > 5.0
     assert "finish" in record.writes
