@@ -208,8 +208,13 @@ def fails_after(begins: threading.Event) -> Callable[[Context], None]:
 
 def _in_parallel(task: Task, wait: Any) -> None:
     begins = threading.Event()
-    waiting = task.serial(lambda ctx: wait(begins))
-    task.use(task.serial(task.parallel(waiting, fails_after(begins))))
+    task.use(task.parallel(lambda ctx: wait(begins), fails_after(begins)))
+
+
+def _in_a_composition(task: Task, wait: Any) -> None:
+    begins = threading.Event()
+    part = task.parallel(task.serial(lambda ctx: wait(begins)), lambda ctx: None)
+    task.use(task.serial(part)).use(fails_after(begins))
 
 
 def _in_a_thread_of_a_coroutine(task: Task, wait: Any) -> None:
@@ -227,7 +232,9 @@ def _in_a_listener(task: Task, wait: Any) -> None:
     task.use(lambda ctx: task.emit("begin")).use(fails_after(begins))
 
 
-@pytest.mark.parametrize("place", [_in_parallel, _in_a_thread_of_a_coroutine, _in_a_listener])
+@pytest.mark.parametrize(
+    "place", [_in_parallel, _in_a_composition, _in_a_thread_of_a_coroutine, _in_a_listener]
+)
 def test_a_wait_ends_with_an_error_beside_it_wherever_it_stands(place: Any) -> None:
     received: list[object] = []
 

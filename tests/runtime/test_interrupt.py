@@ -176,19 +176,21 @@ def test_the_second_ctrl_c_also_ends_the_wait_at_the_barrier(clock: ManualClock)
         clock.advance(REPEAT_S)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    async def tell(ctx: Context) -> AsyncIterator[None]:
+    async def around(ctx: Context) -> AsyncIterator[None]:
         try:
-            while not ctx.finish:
-                await asyncio.sleep(0)
-            announced.set()
             yield
         finally:
-            closed.append("tell")
+            closed.append("around")
 
-    task = Task(async_mode=True, clock=clock).use(slow).use(tell)
+    async def tell(ctx: Context) -> None:
+        while not ctx.finish:
+            await asyncio.sleep(0)
+        announced.set()
+
+    task = Task(async_mode=True, clock=clock).use(around).use(slow).use(tell)
     with pytest.raises(KeyboardInterrupt), task:
         task.run()
-    assert closed == ["tell"]
+    assert closed == ["around"]
     release.set()
     for thread in threading.enumerate():
         if thread.name.startswith("ding_lite"):

@@ -156,7 +156,7 @@ def test_a_checkpoint_describes_its_parts(tmp_path: Path) -> None:
     assert as_config(DQNConfig, about["config"]) == DQNConfig(hidden=(16,), n_step=1, batch_size=8)
 
 
-def test_a_policy_that_was_saved_alone_is_described_too_and_none_is_an_error(policy, tmp_path):
+def test_a_policy_that_was_saved_alone_is_described_too_and_a_missing_one_is_not(policy, tmp_path):
     run_step(mw.checkpoint(policy, tmp_path, every=1))
     name, about = described_policy(load_checkpoint(tmp_path).meta)
     assert (name, about["kind"]) == (None, "DQN")

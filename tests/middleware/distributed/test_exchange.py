@@ -159,7 +159,7 @@ def test_in_one_process_the_learner_may_come_before_the_collector() -> None:
             mw.receive("work", timeout=0.0),
             lambda ctx: received.append(ctx.work),
             lambda ctx: ctx.update(work=ctx.total_step),
-            mw.send("work", to="node.0", timeout=0.0),
+            mw.send("work", to="node.0", timeout=None),
             steps=3,
         )
     assert received == [[], [0], [1]]

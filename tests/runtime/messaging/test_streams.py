@@ -309,7 +309,7 @@ def test_an_item_that_cannot_be_written_or_carried_takes_no_room() -> None:
             send()
     assert send()
     number, oldest = numbers[-1]
-    assert number == oldest > 1  # none of those before is waited for
+    assert number == oldest > 1  # all before it are given up
     assert not send()  # there is an item in flight now
 
 
