@@ -210,9 +210,7 @@ class TestParallelContext:
         assert dict(ctx.of(1)) == {"total_step": 0, "receive": 2, "wait": 3, "wake": 4}
         assert not ctx.finish
         assert (ctx.receive, ctx.wait, ctx.wake) == (2, 3, 4)
-        assert list(ctx.items()) == [
-            *(("total_step", 0), ("receive", 2), ("wait", 3), ("wake", 4)),
-        ]
+        assert list(ctx.items()) == [*(("total_step", 0), ("receive", 2), ("wait", 3), ("wake", 4))]
         with pytest.raises(ContextError, match=r"hide the method `of` of `parallel_ctx`\. Use"):
             Context(of=1)
 

@@ -364,10 +364,7 @@ def test_a_generator_that_handles_the_error_lets_the_run_go_on_with_waits_that_w
     with Task(async_mode=True) as task:
         task.use(guard).use(wait).use(bad).run(max_step=2)
     # A function that has not begun when another one fails is skipped.
-    assert seen in (
-        [None, ("handled", False), (False,)],
-        [("handled", False), (False,)],
-    )
+    assert seen in ([None, ("handled", False), (False,)], [("handled", False), (False,)])
     assert task.ctx.total_step == 1
 
 

@@ -142,10 +142,7 @@ def test_the_same_file_runs_in_one_process_and_waits_for_enough_over_several_ste
     seen: list[list[int]] = []
     star(
         lambda: sending(lambda ctx: [ctx.total_step], in_flight=1),
-        lambda: [
-            mw.receive("trajectories", at_least=3),
-            lambda ctx: seen.append(ctx.trajectories),
-        ],
+        lambda: [mw.receive("trajectories", at_least=3), lambda ctx: seen.append(ctx.trajectories)],
         roles=[{"learner", "collector"}],
         steps=7,
     )

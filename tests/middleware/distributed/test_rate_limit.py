@@ -139,10 +139,7 @@ def test_a_wait_ends_with_an_update_and_with_the_job() -> None:
     run_job(
         ["learner", "collector"],
         learner=lambda: [learn],
-        collector=lambda: [
-            mw.rate_limit(env_steps_per_update=10, ahead=0, timeout=None),
-            collect,
-        ],
+        collector=lambda: [mw.rate_limit(env_steps_per_update=10, ahead=0, timeout=None), collect],
     )
 
 

@@ -259,12 +259,7 @@ def test_an_item_that_expires_during_a_search_is_sent_again_by_the_next_one() ->
     sender = Streams(carry, never, lambda to: reachable, clock)
     for _ in range(2):
         sender.send(
-            "work",
-            lambda number, oldest: number,
-            ("any",),
-            in_flight=2,
-            timeout=None,
-            until=over,
+            "work", lambda number, oldest: number, ("any",), in_flight=2, timeout=None, until=over
         )
     reachable = [2]
     for answer in answers:
