@@ -42,9 +42,7 @@ def stream() -> io.StringIO:
     ],
     ids=["information", "warning", "control characters"],
 )
-def test_a_line_has_time_node_module_and_message(
-    stream, monkeypatch, message, argument, level, text
-) -> None:
+def test_a_line_has_time_node_and_message(stream, monkeypatch, message, argument, level, text):
     monkeypatch.setattr(time, "localtime", time.gmtime)
     name = "ding_lite.parallel.router.node_router"
     record = logging.LogRecord(name, level, "router.py", 7, message, (argument,), None)

@@ -27,9 +27,7 @@ from tests.middleware.running import run_steps
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_what_was_collected_or_sent_by_several_nodes_ends_up_in_the_replay(
-    policy, envs, replay, times
-) -> None:
+def test_what_nodes_collect_or_send_ends_up_in_the_replay(policy, envs, replay, times) -> None:
     def receive(ctx: Context) -> None:
         ctx.transitions = ctx.transitions if times == 1 else [ctx.transitions] * times
 

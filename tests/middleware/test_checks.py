@@ -86,13 +86,11 @@ def run(
 
 
 @pytest.mark.parametrize("steps", [[12], [5, 1, 6], [6, 6]])
-def test_middleware_are_due_where_env_steps_pass_a_multiple_also_over_a_resume(
-    makers: dict[str, Make], population: Population, tmp_path: Path, steps: list[int]
-) -> None:
+def test_middleware_are_due_at_multiples_also_over_a_resume(makers, population, tmp_path, steps):
     reported: list[int] = []
 
     def has_saved(ctx: Context) -> bool:
-        saved = tmp_path / "saved"
+        saved: Path = tmp_path / "saved"
         return (saved / MANIFEST).exists() and load_checkpoint(saved).meta["env_step"] == (
             ctx.env_step
         )

@@ -92,9 +92,7 @@ def test_envs_that_a_collector_uses_too_are_warned_of_once(policy, envs, eval_en
     ],
     ids=["good", "lucky", "lucky and not good enough", "good and not good enough"],
 )
-def test_only_a_policy_that_is_good_in_fresh_episodes_too_ends_the_run(
-    good_for: int, stop_at: float, confirm_at: float, value: float, balancer, eval_envs
-) -> None:
+def test_only_a_good_policy_ends_the_run(good_for, stop_at, confirm_at, value, balancer, eval_envs):
     balancer.good_for = good_for
     evaluate = mw.evaluate(balancer, eval_envs, every=1, stop_at=stop_at, confirm_at=confirm_at)
     ctx, record = run_step(evaluate)
@@ -177,9 +175,7 @@ def test_within_a_share_evaluations_wait_until_they_are_paid_for(policy, eval_en
 
 
 @pytest.mark.parametrize(("max_env_steps", "first"), [(4_000, 2_000), (5_200, 5_000)])
-def test_where_the_share_of_a_run_covers_no_evaluation_it_has_fewer_episodes(
-    balancer: Balancer, max_env_steps: int, first: int
-) -> None:
+def test_where_a_share_covers_no_evaluation_it_has_fewer_episodes(balancer, max_env_steps, first):
     with short_envs(1) as eval_envs:
         evaluate = mw.evaluate(
             balancer, eval_envs, every=1, episodes=5, share=0.1, max_env_steps=max_env_steps
@@ -190,9 +186,7 @@ def test_where_the_share_of_a_run_covers_no_evaluation_it_has_fewer_episodes(
     assert evaluate.count == 1
 
 
-def test_within_a_share_nothing_is_played_before_the_length_of_an_episode_is_paid_for(
-    policy: DQN, eval_envs: Envs
-) -> None:
+def test_within_a_share_nothing_is_played_before_an_episode_is_paid_for(policy, eval_envs) -> None:
     evaluate = mw.evaluate(policy, eval_envs, every=1, share=0.1)
     task = run_steps(collecting(None), evaluate, steps=19)  # episodes may take 100 env steps
     assert "eval_value" not in task.ctx
@@ -202,9 +196,7 @@ def finish_once_evaluated(ctx: Context) -> None:
     ctx.finish = "eval_value" in ctx
 
 
-def test_within_a_share_a_good_policy_is_confirmed_beyond_it_and_a_lucky_one_is_not(
-    balancer: Balancer, eval_envs: Envs
-) -> None:
+def test_within_a_share_only_a_good_policy_is_confirmed_beyond_it(balancer, eval_envs) -> None:
     for good_for, is_good in ((10**9, True), (1, False)):
         balancer.good_for, balancer.asked = good_for, 0
         evaluate = mw.evaluate(balancer, eval_envs, every=1, stop_at=95.0, share=0.1)

@@ -48,9 +48,7 @@ def test_the_policy_of_the_best_evaluation_is_kept(policy: DQN, tmp_path: Path) 
     assert described_policy(meta)[1]["kind"] == "DQN"
 
 
-def test_without_an_evaluation_nothing_is_kept_and_a_resumed_run_remembers_the_best(
-    policy: DQN, tmp_path: Path
-) -> None:
+def test_a_resumed_run_remembers_the_best_evaluation_if_there_is_one(policy: DQN, tmp_path) -> None:
     best, begun, state = tmp_path / "best", 0, None
     for values, step in (([None, None], None), ([-3.0, 9.0], 3), ([8.0], 3), ([10.0, 9.5], 5)):
         with Task() as task:

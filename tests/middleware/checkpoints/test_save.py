@@ -388,9 +388,7 @@ class Part:
         self.value = state["value"]
 
 
-def test_a_part_that_is_no_policy_is_checked_before_the_run_and_behind_its_first_step(
-    policy: DQN, tmp_path: Path
-) -> None:
+def test_any_part_is_checked_before_the_run_and_behind_its_first_step(policy, tmp_path) -> None:
     fault = r"^`mine\.value` is a function, which .* of them\.(\n|$)"
     steps = list[int]()
 

@@ -58,9 +58,7 @@ def test_what_collectors_and_all_their_incarnations_have_done_is_added_up(router
         pytest.param([(0, 10), (50, 100), (41, 90), (70, 140)], 150, id="resumes"),
     ],
 )
-def test_a_restarted_collector_with_its_own_middleware_counts_also_within_one_step(
-    routers: Routers, steps: list[tuple[int, int]], expected: int
-) -> None:
+def test_a_restarted_collector_of_other_middleware_counts_at_once(routers, steps, expected) -> None:
     learner, one, *_ = routers
     with use_router(learner):
         tally = mw.count_collected("collector")

@@ -102,9 +102,7 @@ def test_what_one_agent_puts_on_its_ctx_no_other_sees_and_what_it_keeps_is_saved
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_all_agents_finish_one_middleware_before_the_next_and_leave_on_the_way_out(
-    population: Population, fails: bool
-) -> None:
+def test_agents_finish_one_middleware_before_the_next_and_leave_backwards(population, fails):
     order: list[str] = []
 
     def learn(agent: Agent) -> list[Middleware]:
@@ -227,10 +225,7 @@ def test_learn_every_says_how_often_an_agent_learns(envs: Envs, replay: ReplayBu
     assert [agent.policy.train_iter for agent in population] == [160, 32, 10]
 
 
-def test_an_agent_that_breaks_rests_and_the_run_goes_on(
-    population: Population, envs: Envs, eval_envs: Envs, replay: ReplayBuffer,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+def test_an_agent_that_breaks_rests(population, envs, eval_envs: Envs, replay, caplog) -> None:
     run_step(mw.random_warmup(envs, replay, steps=200))
     broken = population[1].policy
     assert isinstance(broken, DQN)
@@ -261,9 +256,7 @@ def test_an_agent_with_actions_of_nan_leaves_the_envs_to_the_others(is_evaluated
     assert has_fitness == [is_evaluated, False, is_evaluated]
 
 
-def test_every_agent_is_evaluated_and_each_env_step_of_that_is_counted(
-    population: Population, eval_envs: Envs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_agent_is_evaluated_and_its_env_steps_are_counted(population, eval_envs, monkeypatch):
     evaluate = mw.evaluate(population, eval_envs, every=2, episodes=4)
     ctx, _ = run_step(evaluate, total_step=0)
     assert all(agent.fitness is None for agent in population)
@@ -333,9 +326,7 @@ def test_fresh_episodes_end_as_soon_as_their_mean_is_clearly_too_low(population,
 
 
 @pytest.mark.parametrize(("left", "played"), [(17, []), (18, [6]), (53, [6, 6])])
-def test_fresh_episodes_that_might_exceed_the_env_steps_are_not_played(
-    fresh_episodes: list[int], left: int, played: list[int]
-) -> None:
+def test_fresh_episodes_beyond_the_env_steps_are_not_played(fresh_episodes, left, played) -> None:
     """Each episode takes 3 env steps and returns 6; of six each of two environments plays three."""
     envs = make_envs("probe/Counter-v0", 2, env_args={"max_episode_steps": 3})
     population = Population.of(DQN, envs.spec, SEARCH, size=3, config=SMALL)
@@ -422,9 +413,7 @@ def test_what_cut_episodes_seem_to_reach_is_confirmed_by_whole_ones(population, 
     assert ctx.eval_steps > len(population) * 2 * 5 + 20 * 5
 
 
-def test_generations_come_when_they_are_due_and_leave_a_lineage(
-    population: Population, envs: Envs, eval_envs: Envs, replay: ReplayBuffer, tmp_path: Path
-) -> None:
+def test_generations_are_due_and_leave_a_lineage(population, envs, eval_envs, replay, tmp_path):
     file = tmp_path / "runs" / "lineage.jsonl"
     reported: list[tuple[int, Sequence[float]]] = []
     run_steps(
