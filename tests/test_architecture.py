@@ -73,11 +73,7 @@ FAULTY: list[tuple[Rule, str, str]] = [
     (single_owners, "parallel/router/node_router.py", "import zmq"),
     (single_owners, "parallel/router/node_router.py", "from zmq.utils import monitor"),
     (single_owners, "rl/replay/uniform.py", "from multiprocessing import shared_memory"),
-    (
-        single_owners,
-        "rl/replay/uniform.py",
-        "from multiprocessing.shared_memory import SharedMemory",
-    ),
+    (single_owners, "rl/x.py", "from multiprocessing.shared_memory import SharedMemory"),
     (single_owners, "rl/checkpoint/save_load.py", "import pickle"),
     (single_owners, "rl/checkpoint/save_load.py", "def f():\n    from cloudpickle import loads"),
     (single_owners, "rl/checkpoint/save_load.py", "import dill as d"),
@@ -85,11 +81,7 @@ FAULTY: list[tuple[Rule, str, str]] = [
     (single_owners, "rl/checkpoint/save_load.py", "import torch\nx = torch.load('x')"),
     (single_owners, "rl/checkpoint/save_load.py", "import torch as t\nx = t.load('x')"),
     (single_owners, "rl/checkpoint/save_load.py", "from torch import load"),
-    (
-        single_owners,
-        "rl/checkpoint/save_load.py",
-        "import torch\nx = torch.serialization.load('x')",
-    ),
+    (single_owners, "rl/x.py", "import torch\nx = torch.serialization.load('x')"),
     (single_owners, "runtime/task.py", "import os\nx = os.environ['X']"),
     (single_owners, "runtime/task.py", "import os\nx = os.getenv('X')"),
     (single_owners, "runtime/task.py", "from os import environ"),
@@ -165,30 +157,29 @@ INNOCENT: list[tuple[str, str]] = [
     ("runtime/x.py", "def f():\n    import torch"),
     ("rl/replay/x.py", "import torch\nclass A:\n    def load(self): ...\nA().load()\nself.sleep()"),
     ("rl/replay/x.py", "np.load(f, allow_pickle=False)"),
-    (
-        "rl/replay/x.py",
-        "TABLE = {'a': 1}\n__all__ = ['f']\ndef f(seen):\n    seen.append(TABLE['a'])",
-    ),
+    ("rl/replay/x.py", "T = {'a': 1}\n__all__ = ['f']\ndef f(seen):\n    seen.append(T['a'])"),
     ("rl/replay/x.py", "'''print('x'); assert x; # type: ignore'''"),
 ]
 
 
 def test_allowed_code_has_no_violations(tmp_path: Path) -> None:
     for number, (path, source) in enumerate(INNOCENT):
+        house = house_of(tmp_path / str(number), {path: source})
         for rule in RULES:
-            assert caught(rule, tmp_path / str(number), {path: source}) == [], (path, source)
+            assert [str(fault) for fault in rule(house)] == [], (path, source)
 
 
 def caught(rule: Rule, folder: Path, files: dict[str, str]) -> list[str]:
     """Return the violations of a rule in a package of these files."""
-    common = {
-        "log.py": "",
-        "errors.py": "import ding_lite.log",
-        "rl/__init__.py": "",
-        "rl/replay/uniform.py": "",
-    }
+    return [str(fault) for fault in rule(house_of(folder, files))]
+
+
+def house_of(folder: Path, files: dict[str, str]) -> House:
+    """Make a package of these files, and of a few that others import."""
+    common = {"log.py": "", "errors.py": "import ding_lite.log"}
+    common |= {"rl/__init__.py": "", "rl/replay/uniform.py": ""}
     for path, source in (common | files).items():
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(source)
-    return [str(fault) for fault in rule(House.read(folder))]
+    return House.read(folder)

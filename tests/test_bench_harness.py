@@ -34,20 +34,13 @@ def test_a_row_is_medians_and_the_median_of_the_paired_ratios() -> None:
     row = row_from_samples(
         "x", [2e-6, 4e-6, 6e-6, 8e-6, 100e-6], baseline=[1e-6, 2e-6, 2e-6, 2e-6, 10e-6]
     )
-    assert row.median == pytest.approx(6.0)
-    assert row.baseline == pytest.approx(2.0)
-    assert row.ratio == pytest.approx(3.0)  # of 2, 2, 3, 4, 10
-    assert row.spread == pytest.approx(4.0)
+    found = (row.median, row.baseline, row.ratio, row.spread)  # the ratios are 2, 2, 3, 4, 10
+    assert found == pytest.approx((6.0, 2.0, 3.0, 4.0))
     assert row.n == 5
+    assert row_from_samples("x", [14_000] * 5, unit="env steps").median == 14_000  # not scaled
 
 
-def test_env_steps_are_counted_and_not_scaled() -> None:
-    assert row_from_samples("x", [14_000] * 5, unit="env steps").median == 14_000
-
-
-def test_a_row_holds_the_seconds_per_item_of_each_side(
-    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_holds_the_seconds_per_item_of_each_side(clock: ManualClock, monkeypatch) -> None:
     monkeypatch.setitem(harness._CLOCKS, "cpu", clock.now)
 
     def ours() -> None:
@@ -80,32 +73,21 @@ def test_too_few_samples_are_refused() -> None:
         ({"ratio": None, "median": 3.1}, False),
     ],
 )
-def test_a_target_is_for_the_ratio_or_else_for_the_median(
-    change: dict[str, float | None], met: bool | None
-) -> None:
-    assert replace(ROW, **change).met is met  # type: ignore[arg-type]
+def test_a_target_is_for_the_ratio_or_else_for_the_median(change, met: bool | None) -> None:
+    assert replace(ROW, **change).met is met
 
 
-def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+def test_a_run_is_read_back_as_it_was_written_and_the_newest_is_the_latest(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="make bench"):
+        newest(tmp_path)
     run = new_run({"bench_x: step": ROW}, load=(0.5, 0.4, 0.3))
-    assert Run.load(run.save(tmp_path)) == replace(run)
-    assert newest(tmp_path) == run
+    assert Run.load(run.save(tmp_path)) == run
     assert run.machine["cpu"]
     assert run.machine["cores"] >= 1
     assert run.versions["torch"].startswith("2.")
-
-
-def test_the_newest_run_is_the_latest(tmp_path: Path) -> None:
-    late = replace(run_of(), date="2026-11-21T10:00:00+00:00", commit="aaaa")
-    early = replace(run_of(), date="2026-11-21T09:00:00+00:00", commit="zzzz")
-    late.save(tmp_path)
-    early.save(tmp_path)
+    for hour, commit in ((10, "aaaa"), (9, "zzzz")):
+        replace(run, date=f"2999-11-21T{hour:02}:00:00+00:00", commit=commit).save(tmp_path)
     assert newest(tmp_path).commit == "aaaa"
-
-
-def test_without_a_run_the_error_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="make bench"):
-        newest(tmp_path)
 
 
 def run_of(**rows: Row) -> Run:
@@ -123,55 +105,39 @@ def run_of(**rows: Row) -> Run:
         (replace(ROW, ratio=None), replace(ROW, ratio=None, median=5.0, tracked=True), 2.5, True),
     ],
 )
-def test_only_a_tracked_row_that_is_a_fifth_worse_fails(
-    old: Row, new: Row, factor: float, failed: bool
-) -> None:
+def test_only_a_tracked_row_that_is_a_fifth_worse_fails(old: Row, new: Row, factor, failed) -> None:
     (change,) = compare_runs(run_of(step=old), run_of(step=new))
     assert change.factor == pytest.approx(factor)
     assert change.failed is failed
     assert ("WORSE" in str(change)) is failed
 
 
-def test_a_missing_tracked_row_fails() -> None:
-    (change,) = compare_runs(run_of(step=replace(ROW, tracked=True)), run_of())
-    assert change.failed
-    assert "gone" in str(change)
-
-
-def test_a_comparison_exits_with_1_if_a_tracked_row_is_worse(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_comparison_exits_with_1_if_a_tracked_row_is_worse_or_missing(capsys) -> None:
     worse = run_of(step=replace(ROW, ratio=9.0, tracked=True))
     assert command.compare_with(run_of(step=ROW), worse) == 1
     assert command.compare_with(worse, worse) == 0
     assert "4.50x WORSE * bench_x: step" in capsys.readouterr().out
+    assert command.compare_with(worse, run_of()) == 1
+    assert "gone" in capsys.readouterr().out
 
 
-def test_an_unknown_benchmark_is_an_error_that_lists_all(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_unknown_benchmark_and_two_rows_of_one_name_are_refused(capsys) -> None:
     assert command.run_benchmarks(["bench_nothing"]) == 2
     assert "bench_import" in capsys.readouterr().out
-
-
-def test_two_rows_of_one_name_are_refused() -> None:
     command.check_names([ROW, replace(ROW, name="other")])
     with pytest.raises(ValueError, match="same name: step"):
         command.check_names([ROW, replace(ROW, name="other"), ROW])
 
 
 def test_both_tables_show_every_row() -> None:
-    run = run_of(
-        step=ROW, other=replace(ROW, name="other", ratio=None, baseline=None, tracked=True)
-    )
+    other = replace(ROW, name="other", ratio=None, baseline=None, tracked=True)
+    run = run_of(step=ROW, other=other)
     text, page = text_table(run.rows), markdown_page(run)
-    on_gpu = replace(run, machine=run.machine | {"gpu": "Some GPU"})
-    assert "GPU: Some GPU" in markdown_page(on_gpu)
-    without = replace(run, machine=run.machine | {"gpu": None})
-    assert "This machine has no GPU" in markdown_page(without)
     assert len(text.splitlines()) == 3
     assert "| step | 2 us | 0.1 | 9 | 1 | 2.00x | 3x | yes |" in page
     assert "| other * | 2 us | 0.1 | 9 |  |  | 3 | yes |" in page
+    for gpu, shown in (("Some GPU", "GPU: Some GPU"), (None, "This machine has no GPU")):
+        assert shown in markdown_page(replace(run, machine=run.machine | {"gpu": gpu}))
 
 
 def test_the_page_shows_the_newest_run() -> None:

@@ -18,7 +18,7 @@ from multiprocessing import shared_memory
 import numpy as np
 import pytest
 
-kept = []
+kept, left, drawn = [], [], []
 
 def test_leaves_a_thread():
     stop = threading.Event()
@@ -35,7 +35,7 @@ def test_leaves_a_segment():
         pass
 
 def test_leaves_a_segment_of_an_ended_process():
-    kept_of_child.append(orphan())
+    left.append(orphan())
 
 def test_starts_beside_a_segment_of_an_ended_process():
     pass
@@ -47,8 +47,6 @@ def orphan():
     make = "import os; p = '/dev/shm/ding_lite-test-%d' % os.getpid(); open(p, 'w'); print(p)"
     return subprocess.check_output([sys.executable, "-c", make], text=True).strip()
 
-kept_of_child = []
-
 @pytest.mark.deadline(0.2)
 def test_hangs():
     threading.Event().wait()
@@ -59,8 +57,6 @@ def test_is_clean():
     thread = threading.Thread(target=int, name="ding_lite-worker")
     thread.start()
     thread.join()
-
-drawn = []
 
 @pytest.mark.parametrize("turn", [0, 1])
 def test_draws_the_same(turn):
@@ -76,7 +72,7 @@ def tidy():
     for item in kept:
         item.close() if hasattr(item, "close") else (item.kill(), item.communicate())
     os.remove("/dev/shm/ding_lite-test-%d" % os.getpid())
-    os.remove(*kept_of_child)
+    os.remove(*left)
 """
 
 

@@ -58,18 +58,11 @@ def test_the_public_names_are_those_of_the_snapshot(request: pytest.FixtureReque
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_public_module_has_all_names_in_all(name: str) -> None:
+def test_the_names_of_a_public_module_exist_and_have_docstrings(name: str) -> None:
     module = importlib.import_module(name)
     assert module.__doc__
-    for public in public_names(module):
-        assert hasattr(module, public)
     if module.__spec__ and module.__spec__.submodule_search_locations:
         assert len(set(module.__all__)) == len(module.__all__)
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_all_public_names_have_docstrings(name: str) -> None:
-    module = importlib.import_module(name)
     silent = []
     for public in public_names(module):
         value = getattr(module, public)

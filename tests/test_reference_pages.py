@@ -18,6 +18,7 @@ from ding_lite.recipes.table import RECIPES
 from ding_lite.runtime.context import LOCAL_KEYS
 from ding_lite.settings.environment import PREFIX, Settings
 from tests.docpages import blocks
+from tests.middleware.test_context_blocks import block_of
 from tests.peers import page as peers
 from tests.test_docs import PAGES
 from tests.test_public_api import MODULES, public_names
@@ -153,31 +154,21 @@ def test_each_error_is_raised_somewhere_and_explained() -> None:
         assert f"\n## {bare}\n" in page, bare
 
 
-def keys_by_verb(factory: object) -> dict[str, set[str]]:
-    """Read the `Context:` block of a factory's docstring."""
-    block = re.search(r"^Context:\n((?:    .*\n)+)", inspect.getdoc(factory) or "", re.MULTILINE)
-    assert block, factory
-    found: dict[str, set[str]] = {"reads": set(), "writes": set(), "keeps": set()}
-    for verb, keys in re.findall(r"^ +(\w+): (.*)$", block[1], re.MULTILINE):
-        found[verb] = set(re.sub(r" \([^)]*\)", "", keys).split(", "))
-    return found
-
-
 def test_the_page_of_ctx_keys_names_all_readers_and_writers_of_each_key() -> None:
     middleware = [name for name in mw.__all__ if not name.startswith("resume")]
-    blocks = {name: keys_by_verb(getattr(mw, name)) for name in middleware}
+    blocks = {name: block_of(getattr(mw, name)) for name in middleware}
     shown = {cells[0].strip("`"): cells for cells in table_rows("ctx-keys.md")}
-    touched = set().union(*(keys for block in blocks.values() for keys in block.values()))
+    touched = set().union(*(each.reads | each.writes | each.keeps for each in blocks.values()))
     assert set(shown) == touched | {"total_step", "finish"}
 
     def named(cell: str) -> set[str]:
         return set(re.findall(r"\w+", cell)) & set(mw.__all__)
 
     for key, (_, _, writers, readers, kept, sent) in shown.items():
-        assert named(writers) == {name for name in blocks if key in blocks[name]["writes"]}, key
-        assert named(readers) == {name for name in blocks if key in blocks[name]["reads"]}, key
+        assert named(writers) == {name for name in blocks if key in blocks[name].writes}, key
+        assert named(readers) == {name for name in blocks if key in blocks[name].reads}, key
         if key not in ("total_step", "finish"):
-            is_kept = any(key in block["keeps"] for block in blocks.values())
+            is_kept = any(key in block.keeps for block in blocks.values())
             assert (kept == "yes") == is_kept, key
             assert (sent == "no") == (key in LOCAL_KEYS), key
 
@@ -215,8 +206,6 @@ def names_in(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name not in FORMER_NAMES])
-def test_every_public_name_is_used_in_a_program_of_the_docs(
-    used_names: set[str], module: str
-) -> None:
+def test_every_public_name_is_used_in_a_program_of_the_docs(used_names, module: str) -> None:
     names = {name for name in public_names(importlib.import_module(module)) if name[0] != "_"}
     assert names <= used_names

@@ -15,8 +15,6 @@ from ding_lite.clock import SYSTEM_CLOCK, Deadline, SystemClock
 from ding_lite.errors import ConfigError
 from ding_lite.testing.clock import ManualClock
 
-# -- the machine's clock ---------------------------------------------------------------------
-
 
 def test_a_wait_on_the_system_clock_ends_when_the_condition_is_notified() -> None:
     condition = threading.Condition()
@@ -54,12 +52,7 @@ def test_a_wait_for_a_result_looks_up_for_a_signal_that_came_just_before_it() ->
     assert Deadline.after(10.0, Looking()).result_of(answer) == "answered by a signal handler"
 
 
-# -- deadlines -----------------------------------------------------------------------------
-
-
-def test_a_deadline_without_a_timeout_never_comes_and_one_of_no_time_has_come(
-    clock: ManualClock,
-) -> None:
+def test_a_deadline_without_a_timeout_never_comes_and_one_of_no_time_has_come(clock) -> None:
     for timeout in (0, 0.0, -0.0):
         deadline = Deadline.after(timeout, clock)
         assert deadline.expired
@@ -91,9 +84,6 @@ def test_the_remaining_time_is_the_time_not_yet_passed(start, timeout, passed) -
     assert deadline.expired == (passed >= timeout)
 
 
-# -- waiting -------------------------------------------------------------------------------
-
-
 def wait_in_a_thread(
     deadline: Deadline, condition: threading.Condition, ready: Callable[[], bool]
 ) -> tuple[threading.Thread, list[bool]]:
@@ -109,16 +99,26 @@ def wait_in_a_thread(
 
 
 @pytest.mark.parametrize("timeout", [5.0, None])
-def test_a_wait_ends_in_time_when_it_is_notified(clock: ManualClock, timeout: float | None) -> None:
-    condition, ready = threading.Condition(), threading.Event()
-    thread, outcome = wait_in_a_thread(Deadline.after(timeout, clock), condition, ready.is_set)
+def test_only_a_notification_of_what_is_waited_for_ends_a_wait_before_its_deadline(clock, timeout):
+    condition = threading.Condition()
+    looks: list[int] = []
+    looked = threading.Semaphore(0)
 
-    clock.until_waiting(1)
-    with condition:
-        ready.set()
-        condition.notify_all()
+    def ready() -> bool:
+        looks.append(len(looks))
+        looked.release()
+        return len(looks) == 4
+
+    thread, outcome = wait_in_a_thread(Deadline.after(timeout, clock), condition, ready)
+    for _ in range(3):
+        looked.acquire()
+        clock.until_waiting(1)
+        with condition:
+            assert outcome == []
+            condition.notify_all()
     thread.join()
     assert outcome == [True]
+    assert clock.now() == 0.0
 
 
 def test_a_wait_that_is_not_notified_ends_with_the_deadline(clock: ManualClock) -> None:
@@ -132,25 +132,3 @@ def test_a_wait_that_is_not_notified_ends_with_the_deadline(clock: ManualClock) 
     clock.advance(1.0)
     thread.join()
     assert outcome == [False]
-
-
-def test_being_woken_for_something_else_does_not_end_a_wait(clock: ManualClock) -> None:
-    condition = threading.Condition()
-    looks: list[int] = []
-    looked = threading.Semaphore(0)
-
-    def ready() -> bool:
-        looks.append(len(looks))
-        looked.release()
-        return len(looks) == 4
-
-    thread, outcome = wait_in_a_thread(Deadline.after(5.0, clock), condition, ready)
-    for _ in range(3):
-        looked.acquire()
-        clock.until_waiting(1)
-        with condition:
-            assert outcome == []
-            condition.notify_all()
-    thread.join()
-    assert outcome == [True]
-    assert clock.now() == 0.0

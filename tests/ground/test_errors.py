@@ -6,7 +6,6 @@ import copy
 import pickle
 from pathlib import Path
 
-import pytest
 from hypothesis import given, strategies as st
 
 from ding_lite import errors
@@ -14,25 +13,22 @@ from ding_lite.errors import DingLiteError, did_you_mean
 
 
 # The table of docs/reference/errors.md is compared with their bases.
-@pytest.mark.parametrize("name", errors.__all__)
-def test_an_error_keeps_its_message_and_its_notes(name: str) -> None:
-    error_type: type[DingLiteError] = getattr(errors, name)
-    assert (error_type.__doc__ or "").endswith(".")
-    for message in ("`lr` is 0; it must be above 0.", "two\nlines", "λ → 'µ'", ""):
-        error = error_type(message)
-        error.add_note("in middleware `train`")
-        for twin in (error, pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
-            assert type(twin) is error_type
-            assert str(twin) == message
-            assert twin.__notes__ == ["in middleware `train`"]
+def test_an_error_keeps_its_message_and_its_notes() -> None:
+    for name in errors.__all__:
+        error_type: type[DingLiteError] = getattr(errors, name)
+        assert (error_type.__doc__ or "").endswith("."), name
+        for message in ("`lr` is 0; it must be above 0.", "two\nlines", "λ → 'µ'", ""):
+            error = error_type(message)
+            error.add_note("in middleware `train`")
+            for twin in (error, pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
+                assert type(twin) is error_type
+                assert str(twin) == message
+                assert twin.__notes__ == ["in middleware `train`"]
 
 
 def test_the_words_of_another_node_cannot_control_the_terminal() -> None:
     error = errors.RemoteError("\x1b[2J λ \ud800", remote_traceback="in\n\x9b2J")
     assert (str(error), error.__notes__) == (r"\x1b[2J λ \ud800", ["in\n\\x9b2J"])
-
-
-# -- did_you_mean --------------------------------------------------------------------------
 
 
 def test_a_slip_is_recognised_whatever_its_case_among_names_of_any_iterable() -> None:

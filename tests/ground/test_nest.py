@@ -49,9 +49,6 @@ def count(tree: Any) -> int:
     return 1
 
 
-# -- leaves ----------------------------------------------------------------------------------
-
-
 @given(TREES)
 def test_every_leaf_is_yielded_once_with_the_path_that_leads_to_it(tree: Any) -> None:
     found = [*leaves(tree)]
@@ -68,9 +65,6 @@ def test_an_array_is_a_leaf() -> None:
     assert path == ("w",)
     assert found is array
     assert map_leaves(np.shape, {"w": array}) == {"w": (2, 3)}
-
-
-# -- map_leaves ------------------------------------------------------------------------------
 
 
 @given(TREES)

@@ -43,19 +43,11 @@ def test_what_its_fields_do_not_make_is_refused() -> None:
     class Plain:
         pass
 
-    @dataclass
-    class WithInitVar:
-        x: int
-        seed: InitVar[int]
-
-    @dataclass
-    class Counted:
-        x: int
-        length: int = field(init=False, default=0)
-
+    with_init_var = make_dataclass("WithInitVar", [("x", int), ("seed", InitVar[int])])
+    counted = make_dataclass("Counted", [("x", int), ("length", int, field(init=False, default=0))])
     with pytest.raises(ConfigError, match="Plain` is no dataclass"):
         register(Plain)
-    for cls in (WithInitVar, Counted):
+    for cls in (with_init_var, counted):
         with pytest.raises(ConfigError, match="cannot be built from its fields"):
             register(cls)
 

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ding_lite.rl.envs.vector import Envs, make_envs
-from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.rl.replay.uniform import ReplayBuffer
+from ding_lite.rl import DQN, DQNConfig, Envs, ReplayBuffer, make_envs
 from tests.fonts import open_fonts
 
 

@@ -10,26 +10,24 @@ import pytest
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
 from ding_lite.rl import (
+    DQN,
     IMPALA,
+    Envs,
     EpisodeBuffer,
     IMPALAConfig,
+    PrioritizedReplay,
     ReplayBuffer,
+    Transitions,
     load_checkpoint,
     make_envs,
     save_checkpoint,
 )
-from ding_lite.rl.batch import Transitions
-from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.policies.dqn import DQN
-from ding_lite.rl.replay.prioritized import PrioritizedReplay
-from ding_lite.runtime.context import Context
+from ding_lite.runtime import Context
 from tests.middleware.running import run_steps
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_what_was_collected_or_sent_by_several_nodes_ends_up_in_the_replay(
-    policy, envs, replay, times
-) -> None:
+def test_what_nodes_collect_or_send_ends_up_in_the_replay(policy, envs, replay, times) -> None:
     def receive(ctx: Context) -> None:
         ctx.transitions = ctx.transitions if times == 1 else [ctx.transitions] * times
 

@@ -11,11 +11,10 @@ import pytest
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
 from ding_lite.evolution import Mutation, Population, Tournament
-from ding_lite.rl.checkpoint.save_load import MANIFEST, load_checkpoint
-from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.policies.dqn import DQN
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import LAST, Middleware
+from ding_lite.rl import DQN, Envs, load_checkpoint
+from ding_lite.rl.checkpoint.save_load import MANIFEST
+from ding_lite.runtime import Context, Middleware
+from ding_lite.runtime.middleware import LAST
 from tests.middleware.running import run_steps
 
 Make = Callable[..., Middleware]
@@ -87,13 +86,11 @@ def run(
 
 
 @pytest.mark.parametrize("steps", [[12], [5, 1, 6], [6, 6]])
-def test_middleware_are_due_where_env_steps_pass_a_multiple_also_over_a_resume(
-    makers: dict[str, Make], population: Population, tmp_path: Path, steps: list[int]
-) -> None:
+def test_middleware_are_due_at_multiples_also_over_a_resume(makers, population, tmp_path, steps):
     reported: list[int] = []
 
     def has_saved(ctx: Context) -> bool:
-        saved = tmp_path / "saved"
+        saved: Path = tmp_path / "saved"
         return (saved / MANIFEST).exists() and load_checkpoint(saved).meta["env_step"] == (
             ctx.env_step
         )
@@ -109,8 +106,6 @@ def test_middleware_are_due_where_env_steps_pass_a_multiple_also_over_a_resume(
     for name, has_happened in happened.items():
         due = run(makers[name], has_happened, steps=steps, every_env_steps=20)
         assert due == [21, 42, 63, 84], name
-
-    bred: list[int] = []
 
     def has_bred(ctx: Context) -> bool:
         for agent in population:

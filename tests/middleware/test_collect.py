@@ -12,18 +12,14 @@ import pytest
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, EnvError, NonFiniteError
-from ding_lite.rl.batch import NumpyArray, Rollout
+from ding_lite.rl import A2C, DQN, A2CConfig, DQNConfig, Memory, ReplayBuffer, Rollout
+from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.sources import EnvLoop
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.formulas.schedules import constant, linear
-from ding_lite.rl.memory import Memory
-from ding_lite.rl.policies.a2c import A2C, A2CConfig
-from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.replay.episodes import EpisodeBuffer
-from ding_lite.rl.replay.uniform import ReplayBuffer
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.router import use_router
+from ding_lite.runtime import Context, use_router
 from ding_lite.testing import Cluster, run_step
 from tests.middleware.running import run_steps
 
@@ -103,7 +99,7 @@ def test_the_return_is_the_mean_of_the_last_twenty_episodes(policy: DQN) -> None
         run_steps(
             mw.collect(policy, envs, steps=1, epsilon=constant(1.0)),
             lambda ctx: rows.append(dict(ctx.metrics)),
-            steps=1500,
+            steps=800,
         )
 
     reported = [row for row in rows if "return" in row]
@@ -131,23 +127,15 @@ def test_an_observation_that_is_not_finite_names_the_env(policy: DQN) -> None:
     assert "in middleware `collect`" in "".join(caught.value.__notes__)
 
 
-# -- random_warmup -----------------------------------------------------------------------
-
-
-def test_a_warmup_fills_the_replay_once(envs: Envs, replay: ReplayBuffer) -> None:
+def test_a_warmup_fills_the_replay_once_and_acts_at_random(envs, replay) -> None:
     sizes: list[int] = []
     task = run_steps(
-        mw.random_warmup(envs, replay, steps=100), lambda ctx: sizes.append(len(replay)), steps=3
+        mw.random_warmup(envs, replay, steps=400), lambda ctx: sizes.append(len(replay)), steps=3
     )
 
-    assert sizes == [100, 100, 100]
-    assert task.ctx.env_step == 100
-
-
-def test_a_warmup_acts_at_random(envs: Envs, replay: ReplayBuffer) -> None:
-    run_step(mw.random_warmup(envs, replay, steps=400))
-    batch = replay.sample(400)
-    assert 0.35 < float(batch.action.float().mean()) < 0.65  # type: ignore[union-attr]
+    assert sizes == [400, 400, 400]
+    assert task.ctx.env_step == 400
+    assert 0.35 < float(replay.sample(400).action.float().mean()) < 0.65
     assert len(envs.finished) >= 5  # balancing 80 steps by chance is rare
 
 
@@ -290,9 +278,6 @@ def test_rollouts_do_not_begin_with_states_of_before_another_agents_turn(env: st
     assert not alone.state.any()
     assert goes_on.state.any(axis=1).all()
     assert not returns.state.any()
-
-
-# -- rollouts ------------------------------------------------------------------------------
 
 
 @pytest.fixture

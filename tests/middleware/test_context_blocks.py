@@ -14,19 +14,13 @@ from typing import Any
 import pytest
 
 from ding_lite import middleware as mw
-from ding_lite.distributed import GradientServer, ModelServer, PopulationServer, Processes
+from ding_lite.distributed import GradientServer, Group, ModelServer, PopulationServer, Processes
 from ding_lite.distributed.topics import COLLECTED
 from ding_lite.evolution import Mutation, Population, Tournament
 from ding_lite.middleware.distributed.weights import SERVER
-from ding_lite.parallel.router.group import Group
-from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.policies.a2c import A2C, A2CConfig
-from ding_lite.rl.policies.dqn import DQN
-from ding_lite.rl.replay.prioritized import PrioritizedReplay
-from ding_lite.rl.replay.uniform import ReplayBuffer
-from ding_lite.runtime.context import Context, latch_of
-from ding_lite.runtime.messaging.local_router import LocalRouter
-from ding_lite.runtime.messaging.router import use_router
+from ding_lite.rl import A2C, DQN, A2CConfig, Envs, PrioritizedReplay, ReplayBuffer
+from ding_lite.runtime import Context, LocalRouter, use_router
+from ding_lite.runtime.context import latch_of
 from ding_lite.runtime.middleware import composed_of
 from ding_lite.testing import Cluster, ManualClock, StepRecord, run_step
 from tests.nodes import delivered
@@ -55,7 +49,8 @@ def records(middleware: Any, *steps: dict[str, Any]) -> list[StepRecord]:
     return [run_step(middleware, **values)[1] for values in steps]
 
 
-COUNTED = {"env_step": 5, "train_iter": 5, "eval_value": 5.0}
+COUNTED: dict[str, Any] = {"env_step": 5, "train_iter": 5, "eval_value": 5.0}
+LAST_OF_TWO = {"total_step": 1}
 
 
 def measured() -> list[StepRecord]:
@@ -83,8 +78,7 @@ def exchanged() -> dict[str, list[StepRecord]]:
 def fetched(policy: DQN) -> list[StepRecord]:
     """Fetch before anything was published, and then."""
     with Cluster(2) as cluster, use_router(cluster.routers[1]):
-        learner = cluster.routers[0]
-        fetch = mw.fetch_weights(policy)
+        learner, fetch = cluster.routers[0], mw.fetch_weights(policy)
         before = records(fetch, {})
         with use_router(learner):
             ModelServer(name=SERVER).publish(policy.weights())
@@ -150,13 +144,11 @@ def evolved(envs: Envs, eval_envs: Envs, folder: Path) -> dict[str, list[StepRec
     spent = {"env_step": 1_000, "eval_steps": 1_000}
     return {
         "for_each": records(mw.for_each(population, lambda agent: [report]), {}),
-        "evaluate (agents)": records(evaluate, {"total_step": 1}),
+        "evaluate (agents)": records(evaluate, LAST_OF_TWO),
         "keep_best (agents)": records(mw.keep_best(population, folder), COUNTED),
         "env_step_budget": records(mw.env_step_budget(1_000, every=2), spent),
-        "evolve": [
-            *records(evolve(every=2), {"total_step": 1}),
-            *records(evolve(every_env_steps=2), {"env_step": 1}),
-        ],
+        "evolve": records(evolve(every=2), LAST_OF_TWO),
+        "evolve (env steps)": records(evolve(every_env_steps=2), {"env_step": 1}),
     }
 
 
@@ -165,15 +157,17 @@ def bred_for_others(envs: Envs, eval_envs: Envs) -> dict[str, list[StepRecord]]:
     population = Population.of(DQN, envs.spec, size=2, config={"hidden": (4,)})
     with use_router(LocalRouter()) as router:
         server = PopulationServer(Group(router, (0,)), Group(router, (0,)), population)
-        found = {"take_members": records(mw.take_members(population, server), {})}
+        taken = records(mw.take_members(population, server), {})
         run_step(mw.evaluate(population, eval_envs, every=1))
-        for name, middleware in {
-            "return_members": mw.return_members(population, server, every=2),
-            "gather_members": mw.gather_members(server, every=2),
-            "confirm_best": mw.confirm_best(server, eval_envs, every=2, stop_at=1.0),
-        }.items():
-            found[name] = records(middleware, {"total_step": 1})
-    return found
+        given = records(mw.return_members(population, server, every=2), LAST_OF_TWO)
+        gathered = records(mw.gather_members(server, every=2), LAST_OF_TWO)
+        confirm = mw.confirm_best(server, eval_envs, every=2, stop_at=1.0)
+        return {
+            "take_members": taken,
+            "return_members": given,
+            "gather_members": gathered,
+            "confirm_best": records(confirm, LAST_OF_TWO),
+        }
 
 
 def trained_together(envs: Envs, eval_envs: Envs, folder: Path) -> dict[str, list[StepRecord]]:
@@ -192,9 +186,9 @@ def trained_together(envs: Envs, eval_envs: Envs, folder: Path) -> dict[str, lis
     composed_of(average_at_the_end, [average])
     return {
         "average_agents": records(average_at_the_end, {}),
-        "evaluate (processes)": records(judge, {"total_step": 1}),
+        "evaluate (processes)": records(judge, LAST_OF_TWO),
         "checkpoint (processes)": records(save, COUNTED),
-        "share_generation": records(share, {"total_step": 1}),
+        "share_generation": records(share, LAST_OF_TWO),
     }
 
 
@@ -214,35 +208,28 @@ def observed(
     weighted, _ = run_step(mw.train(policy, prioritized))
     learned = {"train_data": weighted.train_data, "train_output": weighted.train_output}
     seen = {"metrics": {"return": 1.0}}
+    evaluate = mw.evaluate(policy, eval_envs, every=2, stop_at=1.0, share=1.0)
+    stop = mw.stop_at(eval_value=9.0, env_step=9, train_iter=5)
     return {
-        "collect": [
-            *records(collect, {}, {"env_step": 400}),
-            *records(mw.collect(a2c, envs, unroll=4), {}),
-        ],
+        "collect": records(collect, {}, {"env_step": 400}),
+        "collect (rollouts)": records(mw.collect(a2c, envs, unroll=4), {}),
         "random_warmup": records(random_warmup, {}),
         "add_to": records(mw.add_to(replay), {"transitions": transitions}),
         "wait_for": records(mw.wait_for(replay, size=900), {}),
-        "train": [
-            *records(mw.train(policy, replay), {}, {"train_iter": 3}, {"warming_up": True}),
-            *records(mw.train(policy), {"transitions": transitions}),
-            *records(mw.train(a2c), {}, {"trajectories": rolled_out.trajectories}),
-            *records(mw.train(policy, prioritized, updates=2, beta=lambda _: 0.4), {}),
-        ],
+        "train": records(mw.train(policy, replay), {}, {"train_iter": 3}, {"warming_up": True}),
+        "train (transitions)": records(mw.train(policy), {"transitions": transitions}),
+        "train (rollouts)": records(mw.train(a2c), {}, {"trajectories": rolled_out.trajectories}),
+        "train (priorities)": records(
+            mw.train(policy, prioritized, updates=2, beta=lambda _: 1), {}
+        ),
         "update_priorities": records(mw.update_priorities(prioritized), {}, learned),
-        "evaluate": records(
-            mw.evaluate(policy, eval_envs, every=2, stop_at=1.0, share=1.0),
-            {"total_step": 1, "env_step": 10_000},
-        ),
-        "stop_at": records(
-            mw.stop_at(eval_value=9.0, env_step=9, train_iter=5), COUNTED, {"eval_value": 9.5}
-        ),
+        "evaluate": records(evaluate, {**LAST_OF_TWO, "env_step": 10_000}),
+        "stop_at": records(stop, COUNTED, {"eval_value": 9.5}),
         "checkpoint": records(mw.checkpoint(policy, tmp_path / "checkpoint", every=1), COUNTED),
         "keep_best": records(mw.keep_best(policy, tmp_path / "best"), {}, COUNTED),
         "throughput": measured(),
         **exchanged(),
-        "replay_trajectories": records(
-            mw.replay_trajectories(1), {"trajectories": rolled_out.trajectories}
-        ),
+        "replay_trajectories": records(mw.replay_trajectories(1), {"trajectories": [rolled_out]}),
         "publish_weights": records(mw.publish_weights(policy, every=1), COUNTED),
         "fetch_weights": fetched(policy),
         "rate_limit": limited(),
@@ -260,9 +247,7 @@ def observed(
     }
 
 
-def test_every_context_block_agrees_with_its_middleware(
-    observed: dict[str, list[StepRecord]],
-) -> None:
+def test_every_context_block_agrees_with_its_middleware(observed) -> None:
     no_middleware = {"resume"}
     as_report = {"mlflow", "wandb"}  # the same base as `report`, and a package behind it
     found: dict[str, StepRecord] = defaultdict(StepRecord)

@@ -6,8 +6,7 @@ import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.middleware.env_step_budget import EnvStepBudget
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.task import Task
+from ding_lite.runtime import Context, Task
 from tests.middleware.running import run_steps
 
 
@@ -24,38 +23,30 @@ def run(budget: EnvStepBudget, evaluations: list[int]) -> Task:
     return run_steps(spend, budget, steps=2 * len(evaluations))
 
 
-def spent(task: Task) -> int:
-    return int(task.ctx.env_step + task.ctx.eval_steps)
-
-
-def test_it_ends_where_the_next_evaluation_might_take_too_much() -> None:
-    budget = mw.env_step_budget(1_000, every=2, longest=80)
-    task = run(budget, [60] * 20)
-    # Six generations take 960; a fifth leaves 200, and a sixth may take 180.
-    assert spent(task) == 960
-    assert budget.overrun(task.ctx) is None
-
-
-@pytest.mark.parametrize("longest", [None, 400])
-def test_without_a_useful_limit_the_newest_evaluation_tells(longest: int | None) -> None:
+@pytest.mark.parametrize(
+    ("longest", "evaluations", "expected"),
+    [
+        # Six generations take 960; a fifth leaves 200, and a sixth may take 180.
+        (80, [60] * 20, 960),
+        # Without a useful limit the newest tells: 4 generations have taken 550; the next one may
+        # take 100 and half more than 80.
+        (None, [10, 20, 40, 80, 160], 810),
+        (400, [10, 20, 40, 80, 160], 810),
+    ],
+)
+def test_it_ends_where_the_next_evaluation_might_take_too_much(longest, evaluations, expected):
     budget = mw.env_step_budget(1_000, every=2, longest=longest)
-    task = run(budget, [10, 20, 40, 80, 160])
-    # 4 generations have taken 550; the next one may take 100 and half more than 80.
-    assert spent(task) == 810
-    assert budget.overrun(task.ctx) is None
+    ctx = run(budget, evaluations).ctx
+    assert ctx.env_step + ctx.eval_steps == expected
+    assert budget.overrun(ctx) is None
 
 
-def test_an_overrun_by_an_unexpectedly_long_evaluation_is_reported() -> None:
+def test_an_overrun_is_reported_with_its_reason() -> None:
     budget = mw.env_step_budget(500, every=2, longest=None)
-    task = run(budget, [10, 900])
-    fault = budget.overrun(task.ctx)
-    assert fault is not None
+    fault = budget.overrun(run(budget, [10, 900]).ctx) or ""
     assert fault.startswith("610 env steps more than 500 were made: the newest evaluation took 900")
-
-
-def test_an_overrun_without_an_evaluation_is_that_of_a_step() -> None:
     budget = mw.env_step_budget(120, every=100)
-    fault = budget.overrun(run(budget, [0] * 5).ctx)
+    fault = budget.overrun(run(budget, [0] * 5).ctx) or ""
     why = "the run ends with a whole step of the pipeline."
     assert fault == f"30 env steps more than 120 were made: {why}"
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from ding_lite import middleware as mw
+from ding_lite.rl import DQN, Envs, make_envs
 from ding_lite.rl.batch import NumpyArray
-from ding_lite.rl.envs.vector import Envs, make_envs
-from ding_lite.rl.policies.dqn import DQN
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware
+from ding_lite.runtime import Context, Middleware
 from ding_lite.testing import run_step
 from tests.middleware.running import run_steps
 
@@ -31,6 +30,20 @@ class Balancer(DQN):
         if self.asked > self.good_for:
             return np.zeros(len(obs), dtype=np.int64)
         return (obs[:, 2] + 0.3 * obs[:, 3] + 0.02 * obs[:, 0] > 0).astype(np.int64)
+
+
+LONGEST = 100
+"""Env steps that an episode takes at most."""
+
+
+@pytest.fixture
+def eval_envs() -> Iterator[Envs]:
+    with short_envs(2) as envs:
+        yield envs
+
+
+def short_envs(num_envs: int) -> Envs:
+    return make_envs("CartPole-v1", num_envs, seed=1, env_args={"max_episode_steps": LONGEST})
 
 
 @pytest.fixture
@@ -59,9 +72,7 @@ def test_a_named_evaluation_leaves_that_of_the_policy_alone(policy, balancer, ev
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_envs_that_a_collector_uses_too_are_warned_of_once(
-    policy, envs, eval_envs, caplog, shared
-) -> None:
+def test_envs_that_a_collector_uses_too_are_warned_of_once(policy, envs, eval_envs, caplog, shared):
     run_steps(
         mw.collect(policy, envs, steps=4),
         mw.evaluate(policy, envs if shared else eval_envs, every=2),
@@ -71,29 +82,26 @@ def test_envs_that_a_collector_uses_too_are_warned_of_once(
     assert len(warnings) == shared
 
 
-def test_a_good_policy_ends_the_run(balancer: Balancer, eval_envs: Envs) -> None:
-    task = run_steps(mw.evaluate(balancer, eval_envs, every=2, stop_at=475.0), steps=100)
-    assert task.ctx.total_step == 1
-    assert task.ctx.eval_value == 500.0
-
-
 @pytest.mark.parametrize(
     ("good_for", "stop_at", "confirm_at", "value"),
-    [(1, 475.0, None, 9.5), (1, 501.0, 475.0, 9.5), (10**9, 501.0, 475.0, 500.0)],
-    ids=["lucky", "lucky and not good enough", "good and not good enough"],
+    [
+        (10**9, 95.0, None, 100.0),
+        (1, 95.0, None, 9.5),
+        (1, 101.0, 95.0, 9.5),
+        (10**9, 101.0, 95.0, 100.0),
+    ],
+    ids=["good", "lucky", "lucky and not good enough", "good and not good enough"],
 )
-def test_what_fresh_episodes_do_not_confirm_does_not_end_the_run(
-    good_for: int, stop_at: float, confirm_at: float, value: float, balancer, eval_envs
-) -> None:
+def test_only_a_good_policy_ends_the_run(good_for, stop_at, confirm_at, value, balancer, eval_envs):
     balancer.good_for = good_for
     evaluate = mw.evaluate(balancer, eval_envs, every=1, stop_at=stop_at, confirm_at=confirm_at)
     ctx, record = run_step(evaluate)
-    assert "finish" not in record.writes
+    assert ("finish" in record.writes) == (value > stop_at)
     assert ctx.eval_value == pytest.approx(value, abs=1.0)  # the mean of the fresh episodes
 
 
 def test_confirmation_plays_twenty_fresh_episodes(balancer: Balancer) -> None:
-    with make_envs("CartPole-v1", 8, seed=5) as envs:
+    with short_envs(8) as envs:
         played: list[int] = []
         take = envs.take_finished
 
@@ -103,11 +111,11 @@ def test_confirmation_plays_twenty_fresh_episodes(balancer: Balancer) -> None:
             return ended
 
         envs.take_finished = counting  # type: ignore[method-assign]
-        run_step(mw.evaluate(balancer, envs, every=1, stop_at=475.0))
+        run_step(mw.evaluate(balancer, envs, every=1, stop_at=95.0))
         assert sum(played) == 8 + 24  # 20, rounded up to three for each of the eight
 
         played.clear()
-        run_step(mw.evaluate(balancer, envs, every=1, stop_at=475.0, episodes=3, confirm=0))
+        run_step(mw.evaluate(balancer, envs, every=1, stop_at=95.0, episodes=3, confirm=0))
         assert sum(played) == 8
 
 
@@ -117,9 +125,6 @@ def test_evaluating_neither_explores_nor_disturbs_the_policy(policy: DQN, eval_e
     after = policy.state_dict()
     assert after["env_step"] == before["env_step"]
     np.testing.assert_array_equal(after["rng"], before["rng"])
-
-
-# -- stop_at -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -169,25 +174,21 @@ def test_within_a_share_evaluations_wait_until_they_are_paid_for(policy, eval_en
     assert evaluate.state_dict()["env_steps"] == evaluated[-1][1]
 
 
-@pytest.mark.parametrize(("max_env_steps", "first"), [(20_000, 10_000), (26_000, 25_000)])
-def test_where_the_share_of_a_run_covers_no_evaluation_it_has_fewer_episodes(
-    balancer: Balancer, max_env_steps: int, first: int
-) -> None:
-    with make_envs("CartPole-v1", 1, seed=1) as eval_envs:
+@pytest.mark.parametrize(("max_env_steps", "first"), [(4_000, 2_000), (5_200, 5_000)])
+def test_where_a_share_covers_no_evaluation_it_has_fewer_episodes(balancer, max_env_steps, first):
+    with short_envs(1) as eval_envs:
         evaluate = mw.evaluate(
             balancer, eval_envs, every=1, episodes=5, share=0.1, max_env_steps=max_env_steps
         )
-        task = run_steps(collecting(500.0), evaluate, finish_once_evaluated, steps=300)
+        task = run_steps(collecting(100.0), evaluate, finish_once_evaluated, steps=60)
     assert task.ctx.env_step == first
     assert evaluate.state_dict()["env_steps"] == 0.1 * first
     assert evaluate.count == 1
 
 
-def test_within_a_share_nothing_is_played_before_the_length_of_an_episode_is_paid_for(
-    policy: DQN, eval_envs: Envs
-) -> None:
+def test_within_a_share_nothing_is_played_before_an_episode_is_paid_for(policy, eval_envs) -> None:
     evaluate = mw.evaluate(policy, eval_envs, every=1, share=0.1)
-    task = run_steps(collecting(None), evaluate, steps=90)  # episodes may take 500 env steps
+    task = run_steps(collecting(None), evaluate, steps=19)  # episodes may take 100 env steps
     assert "eval_value" not in task.ctx
 
 
@@ -195,29 +196,27 @@ def finish_once_evaluated(ctx: Context) -> None:
     ctx.finish = "eval_value" in ctx
 
 
-def test_within_a_share_a_good_policy_is_confirmed_beyond_it_and_a_lucky_one_is_not(
-    balancer: Balancer, eval_envs: Envs
-) -> None:
+def test_within_a_share_only_a_good_policy_is_confirmed_beyond_it(balancer, eval_envs) -> None:
     for good_for, is_good in ((10**9, True), (1, False)):
         balancer.good_for, balancer.asked = good_for, 0
-        evaluate = mw.evaluate(balancer, eval_envs, every=1, stop_at=475.0, share=0.1)
-        task = run_steps(collecting(10.0), evaluate, finish_once_evaluated, steps=1000)
-        assert (task.ctx.eval_value == 500.0) == is_good
-        assert (evaluate.state_dict()["env_steps"] >= 20 * 500) == is_good
+        evaluate = mw.evaluate(balancer, eval_envs, every=1, stop_at=95.0, share=0.1)
+        task = run_steps(collecting(10.0), evaluate, finish_once_evaluated, steps=200)
+        assert (task.ctx.eval_value == LONGEST) == is_good
+        assert (evaluate.state_dict()["env_steps"] >= 20 * LONGEST) == is_good
 
 
 def test_within_a_share_an_episode_that_reached_the_target_is_tried_at_once(balancer) -> None:
     def reach(ctx: Context) -> None:
-        ctx.metrics["episode_return"] = 480.0 if ctx.total_step == 9 else 9.0
+        ctx.metrics["episode_return"] = 96.0 if ctx.total_step == 9 else 9.0
 
-    with make_envs("CartPole-v1", 1, seed=1) as eval_envs:
-        evaluate = mw.evaluate(balancer, eval_envs, every=2, stop_at=475.0, episodes=5, share=0.1)
-        # Five episodes are paid for after 22,500 env steps.
-        task = run_steps(collecting(450.0), reach, evaluate, steps=100)
-    assert (task.ctx.env_step, task.ctx.eval_value) == (1_000, 500.0)
+    with short_envs(1) as eval_envs:
+        evaluate = mw.evaluate(balancer, eval_envs, every=2, stop_at=95.0, episodes=5, share=0.1)
+        # Five episodes are paid for after 4,500 env steps.
+        task = run_steps(collecting(90.0), reach, evaluate, steps=40)
+    assert (task.ctx.env_step, task.ctx.eval_value) == (1_000, LONGEST)
     final = evaluate.final(1_000)
     assert final is not None
-    assert (final.mean_return, final.env_steps, final.episodes) == (500.0, 20 * 500, 20)
+    assert (final.mean_return, final.env_steps, final.episodes) == (LONGEST, 20 * LONGEST, 20)
     assert evaluate.final(1_100) is None
 
 
@@ -229,11 +228,11 @@ def test_within_a_share_a_try_that_fails_is_ended_and_paid_for_by_later_ones(pol
             about = ctx.metrics["eval_episodes"], ctx.metrics["eval_env_steps"]
             tried.append((ctx.env_step, *about))
 
-    with make_envs("CartPole-v1", 1, seed=1) as eval_envs:
+    with short_envs(1) as eval_envs:
         run_steps(
-            collecting(450.0),
-            lambda ctx: ctx.metrics.update(episode_return=480.0),
-            mw.evaluate(policy, eval_envs, every=1, stop_at=475.0, episodes=5, share=0.001),
+            collecting(90.0),
+            lambda ctx: ctx.metrics.update(episode_return=96.0),
+            mw.evaluate(policy, eval_envs, every=1, stop_at=95.0, episodes=5, share=0.001),
             note,
             steps=400,
         )

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from ding_lite import middleware as mw
 from ding_lite.middleware.checkpoints.description import described_policy
-from ding_lite.rl.checkpoint.save_load import load_checkpoint
-from ding_lite.rl.policies.dqn import DQN
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware
-from ding_lite.runtime.task import Task
+from ding_lite.rl import DQN, load_checkpoint
+from ding_lite.runtime import Context, Middleware, Task
 from tests.middleware.running import run_steps
 
 
@@ -33,9 +29,8 @@ def learn(policy: DQN, values: Sequence[float | None], *, begun: int = 0) -> Mid
     return _learn
 
 
-def run(policy: DQN, best: Path, values: Sequence[float | None]) -> dict[str, Any]:
-    keep = mw.keep_best(policy, best)
-    return run_steps(learn(policy, values), keep, steps=len(values)).state_dict()
+def run(policy: DQN, best: Path, values: Sequence[float | None]) -> None:
+    run_steps(learn(policy, values), mw.keep_best(policy, best), steps=len(values))
 
 
 def kept(policy: DQN, best: Path) -> float:
@@ -47,26 +42,22 @@ def kept(policy: DQN, best: Path) -> float:
 
 def test_the_policy_of_the_best_evaluation_is_kept(policy: DQN, tmp_path: Path) -> None:
     run(policy, tmp_path / "best", [None, 5.0, None, 9.0, None, 7.0, 9.0])
-    saved = load_checkpoint(tmp_path / "best")
+    meta = load_checkpoint(tmp_path / "best").meta
     assert kept(policy, tmp_path / "best") == 3.0  # of equals the first
-    assert (saved.meta["env_step"], saved.meta["train_iter"], saved.meta["eval_value"]) == (
-        32,
-        4,
-        9,
-    )
-    assert described_policy(saved.meta)[1]["kind"] == "DQN"
+    assert (meta["env_step"], meta["train_iter"], meta["eval_value"]) == (32, 4, 9)
+    assert described_policy(meta)[1]["kind"] == "DQN"
 
 
-def test_without_an_evaluation_nothing_is_kept(policy: DQN, tmp_path: Path) -> None:
-    state = run(policy, tmp_path / "best", [None, None])
-    assert not (tmp_path / "best").exists()
-    run_steps(
-        learn(policy, [-3.0], begun=2),
-        mw.keep_best(policy, tmp_path / "best"),
-        steps=1,
-        state=state,
-    )
-    assert kept(policy, tmp_path / "best") == 2.0
+def test_a_resumed_run_remembers_the_best_evaluation_if_there_is_one(policy: DQN, tmp_path) -> None:
+    best, begun, state = tmp_path / "best", 0, None
+    for values, step in (([None, None], None), ([-3.0, 9.0], 3), ([8.0], 3), ([10.0, 9.5], 5)):
+        with Task() as task:
+            task.use(learn(policy, values, begun=begun)).use(mw.keep_best(policy, best))
+            if state is not None:
+                task.load_state_dict(state)
+            task.run(max_step=len(values))
+        begun, state = begun + len(values), task.state_dict()
+        assert (kept(policy, best) if best.exists() else None) == step
 
 
 @pytest.mark.parametrize("values", [[5.0, 9.0], [None, None]])
@@ -76,16 +67,3 @@ def test_it_says_when_it_has_seen_no_evaluation(policy, tmp_path, caplog, values
     [record] = [r for r in caplog.records if "keep_best" in r.getMessage()]
     assert "place it after `evaluate`" in record.getMessage()
     assert record.levelname == ("INFO" if values[0] is None else "WARNING")
-
-
-def test_a_resumed_run_remembers_the_best_evaluation(policy: DQN, tmp_path: Path) -> None:
-    best = tmp_path / "best"
-    state = run(policy, best, [5.0, 9.0])
-    with Task() as task:
-        task.use(learn(policy, [8.0, 10.0, 9.5], begun=2))
-        task.use(mw.keep_best(policy, best))
-        task.load_state_dict(state)
-        task.run(max_step=1)
-        assert kept(policy, best) == 1.0
-        task.run(max_step=2)
-    assert kept(policy, best) == 3.0

@@ -12,17 +12,10 @@ import torch
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, NonFiniteError
 from ding_lite.evolution import Agent, Population, Search
-from ding_lite.rl.batch import Transitions
+from ding_lite.rl import A2C, DQN, PPO, DQNConfig, Envs, NStep, PPOConfig, ReplayBuffer, Transitions
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
-from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.formulas.returns import NStep
-from ding_lite.rl.policies.a2c import A2C
-from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.replay.prioritized import PrioritizedReplay
-from ding_lite.rl.replay.uniform import ReplayBuffer
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware
+from ding_lite.runtime import Context, Middleware
 from ding_lite.testing import run_step
 from tests.middleware.running import run_steps
 
@@ -51,16 +44,14 @@ def test_a_step_makes_as_many_updates_as_asked(policy: DQN, filled: ReplayBuffer
     ("updates", "expected"),
     [(0.4, [0, 0, 1, 1, 2, 2, 2, 3, 3, 4]), (1.5, [1, 3, 4, 6]), (0.1, [0] * 9 + [1]), (2, [2, 4])],
 )
-def test_fractions_of_updates_add_up(
-    policy: DQN, filled: ReplayBuffer, updates: float, expected: list[int]
-) -> None:
+def test_fractions_of_updates_add_up(policy: DQN, filled, updates: float, expected) -> None:
     made: list[int] = []
     train = mw.train(policy, filled, updates=updates)
     run_steps(train, lambda ctx: made.append(ctx.train_iter), steps=len(expected))
     assert made == expected
 
 
-def test_nothing_is_learned_from_less_than_a_batch(policy, envs, replay) -> None:
+def test_nothing_is_learned_from_less_than_a_batch_and_counting_goes_on(policy, envs, replay):
     before = flat(policy)
     run_step(mw.random_warmup(envs, replay, steps=4))
     ctx, _ = run_step(mw.train(policy, replay))
@@ -68,6 +59,8 @@ def test_nothing_is_learned_from_less_than_a_batch(policy, envs, replay) -> None
     assert ctx.train_iter == 0
     assert "loss" not in ctx.metrics
     assert torch.equal(before, flat(policy))
+    run_step(mw.random_warmup(envs, replay, steps=8))
+    assert run_step(mw.train(policy, replay), train_iter=41)[0].train_iter == 42
 
 
 @pytest.mark.parametrize(
@@ -79,9 +72,7 @@ def test_nothing_is_learned_from_less_than_a_batch(policy, envs, replay) -> None
         ("collect train add", True),
     ],
 )
-def test_a_replay_that_stays_empty_is_told_once(
-    policy, envs, replay, caplog, stages, is_filled
-) -> None:
+def test_a_replay_that_stays_empty_is_told_once(policy, envs, replay, caplog, stages, is_filled):
     made = {
         "collect": mw.collect(policy, envs, steps=100),
         "train": mw.train(policy, replay),
@@ -93,34 +84,18 @@ def test_a_replay_that_stays_empty_is_told_once(
     assert ["mw.add_to(replay)" in line for line in caplog.messages] == [True] * (not is_filled)
 
 
-def test_without_a_replay_it_learns_from_the_steps_transitions(policy: DQN, envs: Envs) -> None:
-    task = run_steps(mw.collect(policy, envs, steps=16), mw.train(policy), steps=3)
-    assert task.ctx.train_iter == policy.train_iter == 3
-    assert task.ctx.train_data is task.ctx.transitions
-
-
-def test_without_a_replay_an_empty_step_teaches_nothing(envs: Envs) -> None:
+def test_without_a_replay_it_learns_from_the_steps_transitions(envs: Envs) -> None:
     policy = DQN(envs.spec, DQNConfig(hidden=(16,), n_step=3))
     # The first two steps complete no transition of three.
-    task = run_steps(mw.collect(policy, envs, steps=4), mw.train(policy), steps=3)
-    assert task.ctx.train_iter == 1
-
-
-def test_a_policy_that_learns_from_rollouts_refuses_transitions(envs: Envs) -> None:
-    policy = A2C(envs.spec)
-    with pytest.raises(ConfigError, match=r"A2C learns from rollouts.*unroll=\.\.\."):
-        run_steps(mw.collect(policy, envs, steps=8), mw.train(policy), steps=1)
+    task = run_steps(mw.collect(policy, envs, steps=4), mw.train(policy), steps=5)
+    assert task.ctx.train_iter == policy.train_iter == 3
+    assert task.ctx.train_data is task.ctx.transitions
 
 
 def test_a_list_of_transitions_needs_a_replay(policy: DQN, filled: ReplayBuffer) -> None:
     batch = filled.sample(3)
     with pytest.raises(ConfigError, match=r"a list of 2 batches.*`mw\.add_to\(replay\)`"):
         run_step(mw.train(policy), transitions=[batch, batch])
-
-
-def test_counting_goes_on_from_the_ctx(policy: DQN, filled: ReplayBuffer) -> None:
-    ctx, _ = run_step(mw.train(policy, filled), train_iter=41)
-    assert ctx.train_iter == 42
 
 
 def test_a_loss_that_is_not_finite_keeps_the_last_good_checkpoint(policy, filled, tmp_path) -> None:
@@ -188,7 +163,7 @@ def test_errors_of_earlier_batches_of_a_step_are_given_back_at_once(policy, prio
 
 
 def test_beta_follows_the_env_step_and_elsewhere_the_update(policy, prioritized) -> None:
-    for serial in range(200):  # priorities that make beta visible in the weights
+    for serial in range(60):  # priorities that make beta visible in the weights
         batch = prioritized.sample(1)
         prioritized.update_priorities(batch, np.array([1.0 + 3.0 * (serial % 2)]))
     betas = []
@@ -214,9 +189,14 @@ def test_without_beta_the_replays_own_counts(policy: DQN, envs: Envs) -> None:
     assert set(ctx.train_data.weight.tolist()) == {1.0}
 
 
-def test_training_from_one_replay_and_updating_another_is_noticed(policy, filled, prioritized):
-    with pytest.raises(ConfigError, match="is a Transitions, which says nothing of prior"):
-        run_steps(mw.train(policy, filled), mw.update_priorities(prioritized), steps=1)
+def test_errors_that_a_replay_or_a_policy_does_not_say_are_noticed(policy, filled, prioritized):
+    silent = Silent(policy.spec, policy.config)
+    for train, fault in (
+        (mw.train(policy, filled), "is a Transitions, which says nothing of prior"),
+        (mw.train(silent, prioritized), r"has \['loss'\] and no `td_error`"),
+    ):
+        with pytest.raises(ConfigError, match=fault):
+            run_steps(train, mw.update_priorities(prioritized), steps=1)
 
 
 def test_priorities_of_one_replay_are_not_written_to_another(policy, prioritized) -> None:
@@ -230,12 +210,6 @@ def test_priorities_of_one_replay_are_not_written_to_another(policy, prioritized
     with pytest.raises(ConfigError, match=r"another replay.*behind the `train` with the same"):
         run_steps(*trains, *updates, steps=1)
     assert [values_of(prioritized), values_of(other)] == before
-
-
-def test_a_policy_that_does_not_say_its_errors_is_noticed(policy, prioritized) -> None:
-    silent = Silent(policy.spec, policy.config)
-    with pytest.raises(ConfigError, match=r"has \['loss'\] and no `td_error`"):
-        run_steps(mw.train(silent, prioritized), mw.update_priorities(prioritized), steps=1)
 
 
 class Silent(DQN):
@@ -289,9 +263,6 @@ def test_agents_of_a_population_learn_together_from_normalised_rewards(envs: Env
         assert all(torch.allclose(one, learned[name]) for name, one in policy.weights().items())
 
 
-# -- rollouts ------------------------------------------------------------------------------
-
-
 def test_every_update_of_a_rollout_is_counted(envs: Envs) -> None:
     policy = PPO(envs.spec, PPOConfig(hidden=(16,), epochs=3, batch_size=10))
     task = run_steps(mw.collect(policy, envs, unroll=10), mw.train(policy), steps=2)
@@ -312,6 +283,8 @@ def test_nothing_is_learned_without_rollouts_or_while_training_is_postponed(envs
     for values in steps:
         ctx, _ = run_step(mw.train(policy), **values)
         assert (ctx.train_iter, "train_output" in ctx) == (0, False)
+    with pytest.raises(ConfigError, match=r"A2C learns from rollouts.*unroll=\.\.\."):
+        run_steps(mw.collect(policy, envs, steps=8), mw.train(policy), steps=1)
     assert torch.equal(before, flat(policy))
 
 

@@ -8,8 +8,6 @@ from dataclasses import make_dataclass
 from pathlib import Path
 from zipfile import PyZipFile, ZipFile
 
-import pytest
-
 from ding_lite.cli.parsing.parsers import make_parsers
 from ding_lite.options.derived import sentences_of
 from ding_lite.options.run_options import RunOptions
@@ -45,9 +43,7 @@ def printed(archive: Path, *words: str) -> str:
     ).stdout
 
 
-def test_the_command_line_has_its_help_in_a_zip_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_line_has_its_help_in_a_zip_file(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     with ZipFile(tmp_path / "sources.zip", "w") as archive:
         for file in (ROOT / "ding_lite").rglob("*.py"):

@@ -12,87 +12,65 @@ from typing import Any
 import pytest
 
 from ding_lite.errors import MiddlewareError, RemoteError
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.local_router import LocalRouter
-from ding_lite.runtime.task import Task
+from ding_lite.runtime import Context, LocalRouter, Task
 from ding_lite.testing import Cluster
 
 CODES = pytest.mark.parametrize("code", [None, 0], ids=repr)
 
 
-def _function(code: Any) -> Callable[[Context], object]:
-    def _leave(ctx: Context) -> None:
-        sys.exit(code)
+def leaving(code: Any) -> dict[str, Callable[..., Any]]:
+    """Make middleware of every shape that exit in their first step."""
 
-    return _leave
-
-
-def _generator(code: Any) -> Callable[[Context], object]:
-    def _leave(ctx: Context) -> Iterator[None]:
+    def leave(ctx: Context) -> None:
         if ctx.total_step == 0:
             sys.exit(code)
+
+    def generator(ctx: Context) -> Iterator[None]:
+        leave(ctx)
         yield
 
-    return _leave
-
-
-def _generator_on_the_way_out(code: Any) -> Callable[[Context], object]:
-    def _leave(ctx: Context) -> Iterator[None]:
+    def way_out(ctx: Context) -> Iterator[None]:
         yield
-        sys.exit(code)
+        leave(ctx)
 
-    return _leave
+    async def coroutine(ctx: Context) -> None:
+        leave(ctx)
 
-
-def _coroutine(code: Any) -> Callable[[Context], object]:
-    async def _leave(ctx: Context) -> None:
-        sys.exit(code)
-
-    return _leave
-
-
-def _async_generator(code: Any) -> Callable[[Context], object]:
-    async def _leave(ctx: Context) -> AsyncIterator[None]:
-        if ctx.total_step == 0:
-            sys.exit(code)
+    async def async_generator(ctx: Context) -> AsyncIterator[None]:
+        leave(ctx)
         yield
 
-    return _leave
-
-
-SHAPES = [_function, _generator, _generator_on_the_way_out, _coroutine, _async_generator]
+    return {fn.__name__: fn for fn in (leave, generator, way_out, coroutine, async_generator)}
 
 
 @CODES
 @pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_an_exit_of_a_middleware_is_an_error_that_names_it(shape, async_mode, code) -> None:
-    with Task(async_mode=async_mode) as task:
-        task.use(shape(code))
-        with pytest.raises(
-            MiddlewareError, match=rf"`leave`.* called `sys.exit\({code}\)`"
-        ) as caught:
-            task.run(max_step=2)
+@pytest.mark.parametrize("name", leaving(0))
+def test_an_exit_of_a_middleware_is_an_error_that_names_it(name, async_mode, code) -> None:
+    message = rf"`{name}`.* called `sys.exit\({code}\)`"
+    with (
+        Task(async_mode=async_mode) as task,
+        pytest.raises(MiddlewareError, match=message) as caught,
+    ):
+        task.use(leaving(code)[name]).run(max_step=2)
     assert type(caught.value.__cause__) is SystemExit
-    assert "in middleware `leave`" in caught.value.__notes__[0]
+    assert f"in middleware `{name}`" in caught.value.__notes__[0]
 
 
-def test_an_exit_within_composed_middleware_is_an_error() -> None:
+def test_an_exit_of_composed_middleware_or_of_one_run_by_hand_is_an_error() -> None:
+    leave = leaving(0)["leave"]
     with Task() as task:
-        task.use(task.serial(lambda ctx: None, _function(0)))
+        with pytest.raises(MiddlewareError, match="`leave` called"):
+            task.forward(leave)
+        task.use(task.serial(lambda ctx: None, leave))
         with pytest.raises(MiddlewareError, match=r"`serial\(lambda, leave\)`"):
             task.run(max_step=1)
-
-
-def test_an_exit_of_a_middleware_run_by_hand_is_an_error() -> None:
-    with Task() as task, pytest.raises(MiddlewareError, match="`leave` called"):
-        task.forward(_function(0))
 
 
 @pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
 def test_an_exit_of_a_listener_is_an_error_that_names_it(async_mode: bool) -> None:
     with Task(async_mode=async_mode) as task:
-        task.on("go", _function(0))
+        task.on("go", leaving(0)["leave"])
         task.use(lambda ctx: task.emit("go", ctx))
         with pytest.raises(
             MiddlewareError, match="Listener `leave` of event `go` called"
@@ -101,16 +79,9 @@ def test_an_exit_of_a_listener_is_an_error_that_names_it(async_mode: bool) -> No
     assert caught.value.__notes__[0].startswith("in listener `leave` of event `go`, step 0, node 0")
 
 
-def test_an_exit_with_another_code_is_not_replaced() -> None:
-    with Task() as task:
-        task.use(_function(3))
-        with pytest.raises(SystemExit) as caught:
-            task.run(max_step=1)
-    assert caught.value.code == 3
-
-
 @pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
-def test_an_exit_of_a_listener_with_another_code_closes_what_is_open(async_mode: bool) -> None:
+@pytest.mark.parametrize("of_listener", [False, True], ids=["middleware", "listener"])
+def test_an_exit_with_another_code_is_not_replaced_and_closes_what_is_open(async_mode, of_listener):
     closed: list[str] = []
     is_open = threading.Event()
 
@@ -121,13 +92,16 @@ def test_an_exit_of_a_listener_with_another_code_closes_what_is_open(async_mode:
         finally:
             closed.append("around")
 
-    def emit(ctx: Context) -> None:
+    def leave(ctx: Context) -> None:
         assert is_open.wait(10.0)  # in async mode both run at the same time
-        task.emit("go", ctx)
+        if of_listener:
+            task.emit("go", ctx)
+        else:
+            sys.exit(3)
 
     with Task(async_mode=async_mode) as task:
-        task.on("go", _function(3))
-        task.use(around).use(emit)
+        task.on("go", leaving(3)["leave"])
+        task.use(around).use(leave)
         with pytest.raises(SystemExit) as caught:
             task.run(max_step=1)
     assert (caught.value.code, closed) == (3, ["around"])

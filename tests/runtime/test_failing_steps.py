@@ -13,12 +13,9 @@ from typing import Any
 import pytest
 
 from ding_lite import middleware as mw
+from ding_lite.distributed import World
 from ding_lite.errors import StepCancelled
-from ding_lite.parallel.router.group import World
-from ding_lite.runtime import concurrency
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.router import use_router
-from ding_lite.runtime.task import Task
+from ding_lite.runtime import Context, Task, concurrency, use_router
 from ding_lite.testing import Cluster
 
 Waiting = Callable[[Task, Context], object]
@@ -85,18 +82,20 @@ AS_AT_THE_END = [
     *(_wait_for, _receive, _send, _loop_on_ctx, _watch, _watch_without_until),
     _loop_on_the_task_in_a_thread_of_its_own,
 ]
-GIVEN_UP = [_raw_receive, _raw_send, _call]
+WAITS: list[tuple[Waiting, object]] = [(fn, None) for fn in AS_AT_THE_END]
+WAITS += [(fn, StepCancelled) for fn in (_raw_receive, _raw_send, _call)]
 
 
-def run_beside(
-    waiting: Waiting, *, late: bool = False, compose: Callable[[Task, Any], Any] | None = None
-) -> tuple[BaseException, list[object]]:
+def bad(ctx: Context) -> None:
+    raise Broken
+
+
+def run_beside(waiting: Waiting, *, late: bool = False) -> tuple[BaseException, list[object]]:
     """Run a step of which one part waits and the other one raises; return the error, the outcome.
 
     Args:
         waiting: What the one part does.
         late: Whether it begins to wait only when the other one has raised.
-        compose: Makes the middleware from the part that waits.
     """
     begins, has_raised = threading.Event(), threading.Event()
     outcomes: list[object] = []
@@ -121,7 +120,7 @@ def run_beside(
         raise Broken
 
     with Task(async_mode=True) as task:
-        task.use(wait if compose is None else compose(task, wait)).use(bad)
+        task.use(wait).use(bad)
         with pytest.raises(Broken) as caught:
             task.run(max_step=1)
         assert not task.finish  # the job has not been ended by it
@@ -129,32 +128,14 @@ def run_beside(
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["during", "after"])
-@pytest.mark.parametrize("waiting", AS_AT_THE_END, ids=lambda fn: fn.__name__)
-def test_waits_end_as_at_the_end_of_the_job(waiting: Waiting, late: bool) -> None:
+@pytest.mark.parametrize(("waiting", "outcome"), WAITS, ids=[fn.__name__ for fn, _ in WAITS])
+def test_waits_end_as_at_the_end_of_the_job(waiting: Waiting, outcome: object, late: bool) -> None:
     error, outcomes = run_beside(waiting, late=late)
     assert type(error) is Broken
     assert error.__notes__ == [
         "in middleware `bad`, step 0, node 0, labels: async, node.0, standalone"
     ]
-    assert outcomes == [None]
-
-
-@pytest.mark.parametrize("late", [False, True], ids=["during", "after"])
-@pytest.mark.parametrize("waiting", GIVEN_UP, ids=lambda fn: fn.__name__)
-def test_calls_of_the_router_in_a_failed_step_raise_step_cancelled(waiting, late) -> None:
-    error, outcomes = run_beside(waiting, late=late)
-    assert type(error) is Broken
-    assert outcomes == [StepCancelled]
-
-
-@pytest.mark.parametrize("waiting", [_wait_for, _raw_receive], ids=lambda fn: fn.__name__)
-def test_waits_within_composed_middleware_end_too(waiting: Waiting) -> None:
-    def compose(task: Task, wait: Any) -> Any:
-        return task.serial(task.parallel(task.serial(wait), lambda ctx: None))
-
-    error, outcomes = run_beside(waiting, compose=compose)
-    assert type(error) is Broken
-    assert outcomes in ([None], [StepCancelled])
+    assert outcomes == [outcome]
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "async generator", "generator", "serial coroutine"])
@@ -168,19 +149,13 @@ def test_an_error_of_a_function_ends_waits_of_every_other_shape(kind: str) -> No
             log.append("ended")
 
     async def async_generator(ctx: Context) -> AsyncIterator[None]:
-        try:
-            await asyncio.Event().wait()
-            yield
-        finally:
-            log.append("ended")
+        await coroutine(ctx)
+        yield
 
     def generator(ctx: Context) -> Iterator[None]:
         task.wait_for("never")
         log.append("ended")
         yield
-
-    def bad(ctx: Context) -> None:
-        raise Broken
 
     with Task(async_mode=True) as task:
         shapes: dict[str, Any] = {
@@ -191,6 +166,7 @@ def test_an_error_of_a_function_ends_waits_of_every_other_shape(kind: str) -> No
         }
         with pytest.raises(Broken):
             task.use(shapes[kind]).use(bad).run(max_step=1)
+
     assert log in (["ended"], [])  # a coroutine may be cancelled before its first line
 
 
@@ -235,6 +211,12 @@ def _in_parallel(task: Task, wait: Any) -> None:
     task.use(task.parallel(lambda ctx: wait(begins), fails_after(begins)))
 
 
+def _in_a_composition(task: Task, wait: Any) -> None:
+    begins = threading.Event()
+    part = task.parallel(task.serial(lambda ctx: wait(begins)), lambda ctx: None)
+    task.use(task.serial(part)).use(fails_after(begins))
+
+
 def _in_a_thread_of_a_coroutine(task: Task, wait: Any) -> None:
     begins = threading.Event()
 
@@ -251,12 +233,7 @@ def _in_a_listener(task: Task, wait: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "place",
-    [
-        _in_parallel,
-        _in_a_thread_of_a_coroutine,
-        _in_a_listener,
-    ],
+    "place", [_in_parallel, _in_a_composition, _in_a_thread_of_a_coroutine, _in_a_listener]
 )
 def test_a_wait_ends_with_an_error_beside_it_wherever_it_stands(place: Any) -> None:
     received: list[object] = []
@@ -281,25 +258,22 @@ def test_the_error_of_a_listener_ends_the_waits_beside_it() -> None:
     received: list[object] = []
     is_waiting = threading.Event()
 
-    def listener() -> None:
-        raise Broken
-
     def wait(ctx: Context) -> None:
         is_waiting.set()
         received.append(task.wait_for("never"))
 
     def emit(ctx: Context) -> None:
         is_waiting.wait(10.0)
-        task.emit("bad")
+        task.emit("e", ctx)
 
     with Task(async_mode=True) as task:
-        task.on("bad", listener)
+        task.on("e", bad)
         task.use(wait).use(emit)
         with pytest.raises(Broken) as caught:
             task.run(max_step=1)
     assert received == [None]
     assert caught.value.__notes__ == [
-        "in listener `listener` of event `bad`, step 0, node 0, labels: async, node.0, standalone"
+        "in listener `bad` of event `e`, step 0, node 0, labels: async, node.0, standalone"
     ]
 
 
@@ -390,18 +364,12 @@ def test_a_generator_that_handles_the_error_lets_the_run_go_on_with_waits_that_w
     with Task(async_mode=True) as task:
         task.use(guard).use(wait).use(bad).run(max_step=2)
     # A function that has not begun when another one fails is skipped.
-    assert seen in (
-        [None, ("handled", False), (False,)],
-        [("handled", False), (False,)],
-    )
+    assert seen in ([None, ("handled", False), (False,)], [("handled", False), (False,)])
     assert task.ctx.total_step == 1
 
 
 def test_a_generator_handles_an_error_that_is_raised_before_it_begins() -> None:
     handled = []
-
-    def bad(ctx: Context) -> None:
-        raise Broken
 
     def guard(ctx: Context) -> Iterator[None]:
         try:
@@ -428,39 +396,9 @@ def test_an_async_generator_handles_an_error_that_is_raised_before_it_begins() -
         except Broken:
             handled.append(ctx.total_step)
 
-    def bad(ctx: Context) -> None:
-        raise Broken
-
     with Task(async_mode=True) as task:
         task.use(hold_the_loop).use(guard).use(bad).run(max_step=3)
     assert handled == [0, 1, 2]
-
-
-def test_a_run_after_one_that_has_failed_waits_as_ever() -> None:
-    received: list[object] = []
-    fails = True
-
-    def talk(ctx: Context) -> None:
-        if fails:
-            raise Broken
-        while not received:
-            task.emit("message", 1)
-            threading.Event().wait(0.001)
-
-    def wait(ctx: Context) -> None:
-        message = task.wait_for("message")
-        if message is not None:
-            received.append(message.args)
-
-    task = Task(async_mode=True).use(wait).use(talk)
-    for fails in (True, False, True, False):
-        received.clear()
-        if fails:
-            with pytest.raises(Broken):
-                task.run(max_step=1)
-        else:
-            task.run(max_step=1)
-        assert received == ([] if fails else [(1,)])
 
 
 @pytest.mark.parametrize("ends_by", ["sync", "leaving"])

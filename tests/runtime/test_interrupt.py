@@ -13,12 +13,9 @@ from typing import Any, Self
 import pytest
 
 from ding_lite.interruption import postponed
-from ding_lite.runtime.context import Context
+from ding_lite.runtime import Context, LocalRouter, Task, use_router
 from ding_lite.runtime.interrupt import REPEAT_S, DeferredSigint, interruptible
-from ding_lite.runtime.messaging.local_router import LocalRouter
-from ding_lite.runtime.messaging.router import use_router
-from ding_lite.runtime.task import Task
-from ding_lite.testing.clock import ManualClock
+from ding_lite.testing import ManualClock
 from tests.threads import together
 
 
@@ -59,38 +56,29 @@ def test_ctrl_c_ends_a_run_within_asyncio_run_too() -> None:
     log: list[str] = []
 
     async def program() -> None:
-        with Task() as task:
-            task.use(Saver(log)).use(lambda ctx: signal.raise_signal(signal.SIGINT))
-            task.run(max_step=3)
+        Task().use(Saver(log)).use(lambda ctx: signal.raise_signal(signal.SIGINT)).run(max_step=3)
 
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(program())
     assert log == ["saver called", "saved at KeyboardInterrupt"]
 
 
-def test_sigterm_ends_the_run_in_order_with_the_shell_s_exit_code() -> None:
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_comes_often_ends_the_run_in_order_with_the_shell_s_exit_code(clock, first):
     log: list[str] = []
 
     def terminate(ctx: Context) -> None:
-        signal.raise_signal(signal.SIGTERM)
-        task.wait_for("never", timeout=10.0)
-
-    with Task() as task, pytest.raises(SystemExit) as caught:
-        task.use(Saver(log)).use(terminate).run()
-    assert caught.value.code == 143
-    assert log[-1] == "saved at Terminated"
-
-
-def test_the_end_of_the_terminal_ends_the_run_in_order_and_does_not_hurry_it() -> None:
-    log: list[str] = []
-
-    def hang_up(ctx: Context) -> None:
-        for signum in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):  # as systemd may do
-            signal.raise_signal(signum)
+        signal.raise_signal(first)  # the terminal is gone; systemd may send both
+        for _ in range(4):  # as to a process and to its group; the last one still in time
+            signal.raise_signal(signal.SIGTERM)
+            clock.advance(REPEAT_S / 4)
+        signal.raise_signal(signal.SIGHUP)
+        assert task.wait_for("never", timeout=10.0) is None
         log.append("the step ended")
 
-    with Task() as task, pytest.raises(SystemExit):
-        task.use(Saver(log)).use(hang_up).run()
+    with Task(clock=clock) as task, pytest.raises(SystemExit) as caught:
+        task.use(Saver(log)).use(terminate).run()
+    assert caught.value.code == 143
     assert log == ["saver called", "the step ended", "saved at Terminated"]
 
 
@@ -121,9 +109,7 @@ def test_a_programs_own_handler_may_finish_the_task_whatever_it_has_interrupted(
     ("second", "after_s", "error"),
     [(signal.SIGINT, REPEAT_S, KeyboardInterrupt), (signal.SIGTERM, 0.0, SystemExit)],
 )
-def test_the_second_signal_raises_at_once_and_another_one_at_any_time(
-    clock: ManualClock, second: signal.Signals, after_s: float, error: type[BaseException]
-) -> None:
+def test_the_second_signal_raises_at_once(clock, second, after_s: float, error) -> None:
     log: list[str] = []
 
     def interrupt(ctx: Context) -> None:
@@ -139,61 +125,44 @@ def test_the_second_signal_raises_at_once_and_another_one_at_any_time(
     assert log == ["went on after the first"]
 
 
-def test_a_signal_that_comes_twice_is_one(clock: ManualClock) -> None:
-    log: list[str] = []
+class Slow(Saver):
+    """Gets a signal while it writes."""
 
-    def terminate(ctx: Context) -> None:
-        for _ in range(4):  # as to a process and to its group; the last one still in time
-            signal.raise_signal(signal.SIGTERM)
-            clock.advance(REPEAT_S / 4)
-        log.append("the step ended")
+    def __init__(self, log: list[str], signum: signal.Signals = signal.SIGINT) -> None:
+        super().__init__(log)
+        self.signum = signum
 
-    with Task(clock=clock) as task, pytest.raises(SystemExit):
-        task.use(Saver(log)).use(terminate).run()
-    assert log == ["saver called", "the step ended", "saved at Terminated"]
+    def __exit__(self, *how: Any) -> None:
+        signal.raise_signal(self.signum)
+        super().__exit__(*how)
 
 
 @pytest.mark.parametrize(
     ("signum", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
 )
 @pytest.mark.parametrize("comes_first", ["in the step", "while it is saved"])
-def test_a_signal_while_the_run_is_saved_does_not_break_that_off(
-    signum: signal.Signals, error: type[BaseException], comes_first: str, clock: ManualClock
-) -> None:
-    class Slow(Saver):
-        def __exit__(self, *how: Any) -> None:
-            signal.raise_signal(signum)
-            super().__exit__(*how)
-
+def test_a_signal_while_the_run_is_saved_does_not_break_that_off(signum, error, comes_first, clock):
     def interrupt(ctx: Context) -> None:
         if comes_first == "in the step":
             signal.raise_signal(signum)
 
     log: list[str] = []
     with Task(clock=clock) as task, pytest.raises(error):
-        task.use(Slow(log)).use(interrupt).run(max_step=1)
+        task.use(Slow(log, signum)).use(interrupt).run(max_step=1)
     assert log[-1].startswith("saved at")
     assert task.ctx.total_step == 0
 
 
 def test_a_signal_while_a_failed_run_closes_is_raised_after_it() -> None:
-    class Slow(Saver):
-        def __exit__(self, *how: Any) -> None:
-            signal.raise_signal(signal.SIGINT)
-            super().__exit__(*how)
-
-    def fail(ctx: Context) -> None:
-        raise ZeroDivisionError
-
     log: list[str] = []
     with Task() as task, pytest.raises(KeyboardInterrupt) as caught:
-        task.use(Slow(log)).use(fail).run()
+        task.use(Slow(log)).use(lambda ctx: 1 / 0).run()
     assert isinstance(caught.value.__context__, ZeroDivisionError)
     assert log[-1] == "saved at ZeroDivisionError"
 
 
 def test_the_second_ctrl_c_also_ends_the_wait_at_the_barrier(clock: ManualClock) -> None:
-    release = threading.Event()
+    release, announced, closed = threading.Event(), threading.Event(), list[str]()
 
     def slow(ctx: Context) -> None:
         threading.Timer(0.0, _press_twice).start()
@@ -211,26 +180,19 @@ def test_the_second_ctrl_c_also_ends_the_wait_at_the_barrier(clock: ManualClock)
         finally:
             closed.append("around")
 
-    announced, closed = threading.Event(), list[str]()
-    task = Task(async_mode=True, clock=clock)
-    task.use(around).use(slow)
-    with pytest.raises(KeyboardInterrupt):
-        _run_and_tell(task, announced)
-    assert closed == ["around"]
-    release.set()
-    for thread in threading.enumerate():
-        if thread.name.startswith("ding_lite"):
-            thread.join()
-
-
-def _run_and_tell(task: Task, announced: threading.Event) -> None:
     async def tell(ctx: Context) -> None:
         while not ctx.finish:
             await asyncio.sleep(0)
         announced.set()
 
-    with task:
-        task.use(tell).run()
+    task = Task(async_mode=True, clock=clock).use(around).use(slow).use(tell)
+    with pytest.raises(KeyboardInterrupt), task:
+        task.run()
+    assert closed == ["around"]
+    release.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("ding_lite"):
+            thread.join()
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -293,16 +255,16 @@ def test_a_signal_waits_for_the_end_of_a_postponed_block(signum: signal.Signals)
         signal.signal(signum, before)
 
 
-def test_elsewhere_than_on_the_main_thread_nothing_is_postponed() -> None:
+def test_elsewhere_than_on_the_main_thread_nothing_is_postponed_or_installed() -> None:
     handler = signal.getsignal(signal.SIGINT)
-    seen: list[object] = []
+    deferred, seen = DeferredSigint(), list[object]()
 
     def work() -> None:
-        with postponed():
-            seen.append(signal.getsignal(signal.SIGINT))
+        with postponed(), deferred.installed():
+            seen.extend([signal.getsignal(signal.SIGINT), deferred.thread])
 
     together(work)
-    assert seen == [handler]
+    assert seen == [handler, None]
 
 
 def test_deferred_sigint_raises_ctrl_c_at_the_end_of_its_block_and_elsewhere_at_once() -> None:
@@ -346,15 +308,3 @@ def test_deferred_sigint_gives_way_to_the_run_of_a_task_and_to_a_programs_own_ha
     finally:
         signal.signal(signal.SIGINT, before)
     assert seen == [signal.SIGINT]
-
-
-def test_deferred_sigint_is_not_for_other_threads() -> None:
-    installed: list[bool] = []
-    deferred = DeferredSigint()
-
-    def run() -> None:
-        with deferred.installed():
-            installed.append(deferred.thread is not None)
-
-    together(run)
-    assert installed == [False]

@@ -7,23 +7,21 @@ import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.errors import MiddlewareError
-from ding_lite.runtime.context import Context
+from ding_lite.runtime import Context, Middleware, StepTimer, Task
 from ding_lite.runtime.middleware import (
     LAST,
-    Middleware,
     MiddlewareShape,
     around,
     check_middleware,
     name_of,
     shape_of,
 )
-from ding_lite.runtime.task import Task
-from ding_lite.runtime.wrappers import StepTimer
 
 
 def function(ctx: Context) -> None: ...
@@ -55,6 +53,13 @@ class Callable_:
     async def method(self, ctx: Context) -> None: ...
 
 
+def called_coroutine() -> Any:
+    """Call a coroutine, and close it, since nothing will await it."""
+    called = coroutine(Context())
+    called.close()
+    return called
+
+
 class Connected:
     """An asynchronous context manager, as of a network client."""
 
@@ -72,6 +77,7 @@ class Connected:
         (lambda ctx: None, MiddlewareShape.FUNCTION),
         (functools.partial(two, more=1), MiddlewareShape.FUNCTION),
         (print, MiddlewareShape.FUNCTION),
+        (Mock(return_value=None), MiddlewareShape.FUNCTION),
         (onion, MiddlewareShape.GENERATOR),
         (functools.partial(onion), MiddlewareShape.GENERATOR),
         (Callable_(), MiddlewareShape.GENERATOR),
@@ -82,6 +88,7 @@ class Connected:
 )
 def test_the_shape_is_known_before_the_first_call(fn: Middleware, shape: MiddlewareShape) -> None:
     check_middleware(fn)
+    assert name_of(fn)
     assert shape_of(fn) is shape
     assert shape.is_async == shape.value.startswith(("co", "async"))
 
@@ -101,6 +108,7 @@ def test_names_leave_out_the_prefixes_of_factories() -> None:
         (None, "not None. Does the factory that should make it end without `return`"),
         (onion(Context()), r"`onion` has been called already.*task.use\(onion\)"),
         (async_onion(Context()), "`async_onion` has been called already"),
+        (called_coroutine(), "`coroutine` has been called already"),
         (Callable_, r"`Callable_` is a class.*task.use\(Callable_\(...\)\)"),
         (3, "not 3, an int"),
         (Connected(), r"a Connected with `__aenter__`, which nothing would call\. A run enters"),
@@ -134,9 +142,7 @@ def test_a_decorator_may_give_a_middleware_its_further_arguments() -> None:
 
 
 @pytest.mark.parametrize("async_mode", [False, True])
-def test_a_factory_of_one_argument_that_was_not_called_is_refused_in_its_first_step(
-    async_mode: bool,
-) -> None:
+def test_a_factory_of_one_argument_that_was_not_called_is_refused_in_its_first_step(async_mode):
     def make_evaluate(evaluator: object) -> Middleware:
         def _evaluate(ctx: Context) -> None: ...
 
@@ -154,13 +160,6 @@ def test_a_factory_of_one_argument_that_was_not_called_is_refused_in_its_first_s
 def test_a_generator_as_a_context_manager_is_refused_in_its_first_step(decorated: Any) -> None:
     with pytest.raises(MiddlewareError, match="returned a context manager, which nothing enters"):
         Task().use(decorated).run(max_step=1)
-
-
-def test_a_coroutine_that_was_called_already_is_refused() -> None:
-    called = coroutine(Context())
-    with pytest.raises(MiddlewareError, match=r"has been called already"):
-        check_middleware(called)
-    called.close()
 
 
 def scope(log: list[str]) -> Callable[[Context], object]:
@@ -225,11 +224,8 @@ def test_around_surrounds_each_stretch_of_every_shape(name, expected, concurrent
         log.append("|")
         task.backward()
     assert "".join(log) == expected
-
-
-@pytest.mark.parametrize("fn", [function, onion, coroutine, async_onion])
-def test_around_keeps_the_shape(fn: Middleware) -> None:
-    """Async mode runs a middleware on a worker thread or on the loop, by its shape."""
+    fn = shapes(log)[name]
+    # Async mode runs a middleware on a worker thread or on the loop, by its shape.
     assert shape_of(around(fn, scope([]))) is shape_of(fn)  # type: ignore[arg-type]
 
 
@@ -249,12 +245,8 @@ def test_around_lets_an_onion_handle_the_exception_of_the_rest(name: str) -> Non
         except ZeroDivisionError:
             log.append("handled")
 
-    fn: Middleware = {
-        "onion": handler,
-        "async_onion": async_handler,
-        "hidden_onion": lambda ctx: handler(ctx),
-        "hidden_async_onion": lambda ctx: async_handler(ctx),
-    }[name]
+    shown: Any = async_handler if "async" in name else handler
+    fn = (lambda ctx: shown(ctx)) if "hidden" in name else shown
     with Task() as task:
         task.use(around(fn, scope(log)))  # type: ignore[arg-type]
         task.use(lambda ctx: 1 / 0)
@@ -319,9 +311,6 @@ def test_a_generator_that_ends_before_its_yield_has_no_way_out() -> None:
     assert log == ["async out of 0", "async out of 0", "out of 1"]
 
 
-# -- yield LAST ------------------------------------------------------------------------------
-
-
 def stage(name: str, log: list[str], *, last: bool = False, error: Exception | None = None) -> Any:
     def stage(ctx: Context) -> Iterator[Any]:
         yield
@@ -379,25 +368,18 @@ def test_an_error_of_a_way_out_reaches_those_that_wait_for_its_end() -> None:
 
 
 @pytest.mark.parametrize("surrounded", [False, True])
-def test_a_middleware_is_the_last_once_only(surrounded: bool) -> None:
-    def greedy(ctx: Context) -> Iterator[Any]:
-        yield
-        yield LAST
-        yield LAST
-
-    with Task() as task, pytest.raises(MiddlewareError, match="`greedy` has yielded a second time"):
-        task.use(around(greedy, scope([])) if surrounded else greedy).run(max_step=1)  # type: ignore[arg-type]
-
-
-def test_a_middleware_is_the_last_once_only_after_an_error_too() -> None:
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_a_middleware_is_the_last_once_only(surrounded: bool, has_failed: bool) -> None:
     def greedy(ctx: Context) -> Iterator[Any]:
         with suppress(LookupError):
             yield
         while True:
             yield LAST
 
-    def failing(ctx: Context) -> None:
-        raise LookupError
+    def fail(ctx: Context) -> None:
+        if has_failed:
+            raise LookupError
 
+    fn: Any = around(greedy, scope([])) if surrounded else greedy  # type: ignore[arg-type]
     with Task() as task, pytest.raises(MiddlewareError, match="`greedy` has yielded a second time"):
-        task.use(greedy).use(failing).run(max_step=1)
+        task.use(fn).use(fail).run(max_step=1)

@@ -15,11 +15,9 @@ from typing import Any
 import pytest
 
 from ding_lite.errors import ConfigError
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware
-from ding_lite.runtime.task import Task
-from ding_lite.runtime.wrappers import StepTimer, Timing, Trace
-from ding_lite.testing.clock import ManualClock
+from ding_lite.runtime import Context, Middleware, StepTimer, Task, Trace
+from ding_lite.runtime.wrappers import Timing
+from ding_lite.testing import ManualClock
 from tests.threads import together
 
 
@@ -60,9 +58,6 @@ def timed(timer: StepTimer, *fns: Middleware, steps: int = 1) -> list[Timing]:
     return timer.summary()
 
 
-# -- StepTimer: the numbers ----------------------------------------------------------------
-
-
 def test_each_middleware_is_timed_in_the_order_of_the_pipeline(clock: ManualClock) -> None:
     timer = StepTimer(print_per_step=0)
     timings = timed(timer, lasting(clock, "collect", 3.0), lasting(clock, "train", 1.0), steps=4)
@@ -70,24 +65,23 @@ def test_each_middleware_is_timed_in_the_order_of_the_pipeline(clock: ManualCloc
     assert timed(StepTimer(print_per_step=0), lambda ctx: None) == [Timing("lambda", 0.0, 0.0, 0.0)]
 
 
-def test_a_timer_of_a_second_task_shows_the_middleware_of_that_task(clock: ManualClock) -> None:
+def test_a_second_run_goes_on_with_the_same_rows_and_a_second_task_has_its_own(clock) -> None:
     timer = StepTimer(print_per_step=0)
-    timed(timer, lasting(clock, "work", 3.0), steps=4)
-    timings = timed(timer, lasting(clock, "work", 1.0), steps=2)
-    assert timings == [Timing("work", 1.0, 1.0, 1.0)]
+    with Task() as task:
+        task.use_step_wrapper(timer).use(lasting(clock, "train", 1.0, 2.0, 3.0, 6.0))
+        task.run(max_step=2)
+        clock.advance(100.0)  # between two runs nothing is timed
+        task.run(max_step=2)
+    assert timer.summary() == [Timing("train", 3.0, 6.0, 1.0)]
+    assert timed(timer, lasting(clock, "train", 1.0), steps=2) == [Timing("train", 1.0, 1.0, 1.0)]
 
 
-def test_the_mean_is_taken_over_the_last_steps_only(clock: ManualClock) -> None:
-    timer = StepTimer(print_per_step=0, smooth_window=2)
-    [timing] = timed(timer, lasting(clock, "train", 100.0, 2.0, 4.0), steps=3)
-    assert (timing.mean, timing.last) == (3.0, 4.0)
-
-
-def test_the_means_of_a_table_cover_all_the_steps_since_the_last_one(clock: ManualClock) -> None:
+@pytest.mark.parametrize(("per_table", "mean"), [(0, 1.5), (4, 3.0)])
+def test_the_mean_is_that_of_the_last_steps_or_of_all_since_the_last_table(clock, per_table, mean):
     text: list[str] = []
-    timer = StepTimer(print_per_step=4, smooth_window=2, write=text.append)
-    [timing] = timed(timer, lasting(clock, "train", 9.0, 1.0, 1.0, 1.0), steps=4)
-    assert (timing.mean, len(text)) == (3.0, 1)
+    timer = StepTimer(print_per_step=per_table, smooth_window=2, write=text.append)
+    [timing] = timed(timer, lasting(clock, "train", 9.0, 0.0, 1.0, 2.0), steps=4)
+    assert (timing.mean, timing.last, len(text)) == (mean, 2.0, per_table // 4)
 
 
 def test_both_halves_of_each_generator_count_and_the_rest_of_the_step_does_not(clock) -> None:
@@ -119,9 +113,7 @@ def plain(fn: Middleware) -> Middleware:
 
 @pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
 @pytest.mark.parametrize("first", [plain, Trace], ids=["plain", "trace"])
-def test_a_timer_outside_of_another_wrapper_times_every_shape(
-    clock: ManualClock, tmp_path: Path, first: Any, async_mode: bool
-) -> None:
+def test_a_timer_outside_of_another_wrapper_times_every_shape(clock, tmp_path, first, async_mode):
     def function(ctx: Context) -> None:
         clock.advance(1.0)
 
@@ -206,20 +198,6 @@ def test_a_middleware_is_timed_up_to_the_exception_that_ends_its_step(clock) -> 
     assert [(t.name, t.mean) for t in timer.summary()] == [("onion", 3.0), ("broken", 4.0)]
 
 
-def test_a_second_run_goes_on_with_the_same_rows(clock: ManualClock) -> None:
-    timer = StepTimer(print_per_step=0)
-    with Task() as task:
-        task.use_step_wrapper(timer).use(lasting(clock, "train", 1.0, 2.0, 3.0, 6.0))
-        task.run(max_step=2)
-        clock.advance(100.0)  # between two runs nothing is timed
-        task.run(max_step=2)
-    [timing] = timer.summary()
-    assert (timing.name, timing.mean, timing.last) == ("train", 3.0, 6.0)
-
-
-# -- StepTimer: the table ------------------------------------------------------------------
-
-
 def heads(text: list[str]) -> list[str]:
     return [table.splitlines()[0] for table in text]
 
@@ -263,15 +241,14 @@ def test_the_means_go_to_the_metrics_in_milliseconds(clock: ManualClock) -> None
     assert found == [{}, {}, times, {}]
 
 
-def test_numbers_out_of_range_are_refused_by_name() -> None:
+def test_wrong_arguments_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         StepTimer(-1, 0)
     message = str(caught.value)
     assert "`print_per_step` is -1; it must be a whole number from 0 on" in message
     assert "`smooth_window` is 0; it must be a whole number from 1 on" in message
-
-
-# -- Trace ---------------------------------------------------------------------------------
+    with pytest.raises(ConfigError, match=r"is a folder; a trace is a file.*such as `trace\.json`"):
+        Trace(str(tmp_path))
 
 
 def traced(path: Path, *fns: Middleware, steps: int = 1, async_mode: bool = False) -> Any:
@@ -290,9 +267,12 @@ def slices(path: Path) -> Any:
 
 
 def test_a_slice_has_what_the_chrome_trace_format_asks_for(clock, tmp_path) -> None:
-    [event] = traced(tmp_path / "trace.json", lasting(clock, "train", 0.5))
+    path = tmp_path / "runs" / "λ" / "trace.json"
+    Trace(path)
+    assert list(tmp_path.iterdir()) == []
+    [event] = traced(path, lasting(clock, 'tr"ain\nλ', 0.5))
     assert event == {
-        "name": "train",
+        "name": 'tr"ain\nλ',
         "ph": "X",
         "ts": 1000.0 * 1e6,
         "dur": 0.5 * 1e6,
@@ -372,18 +352,13 @@ def test_coroutines_within_another_wrapper_have_rows_of_their_own(first: Any, tm
 
 def test_a_second_run_appends_and_the_file_stays_valid(clock: ManualClock, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    lengths = []
     with Task() as task:
         task.use_step_wrapper(Trace(path)).use(lasting(clock, "train", 1.0))
-        for steps in (0, 2, 1, 3):
+        for steps, sum_of_steps in ((0, 0), (2, 2), (1, 3), (3, 6)):
             task.run(max_step=steps)
-            lengths.append(len(slices(path)))
-    assert lengths == [0, 2, 3, 6]
+            assert [event["args"]["step"] for event in slices(path)] == [*range(sum_of_steps)]
     records = json.loads(path.read_text())
     assert len(path.read_text().splitlines()) == 1 + len(records) + 1  # one a line, in brackets
-    steps_seen = [event["args"]["step"] for event in slices(path)]
-    assert steps_seen == sorted(steps_seen)
-    assert len(set(steps_seen)) == 6
 
 
 def test_a_step_that_raises_is_in_the_file_which_stays_valid(clock, tmp_path) -> None:
@@ -401,9 +376,8 @@ def test_a_step_that_raises_is_in_the_file_which_stays_valid(clock, tmp_path) ->
         for runs in (1, 2):
             with pytest.raises(LookupError):
                 task.run(max_step=1)
-            events = slices(path)
-            assert [event["name"] for event in events] == ["onion", "broken", "onion"] * runs
-    assert events[1]["dur"] == 1e6
+            assert [each["name"] for each in slices(path)] == ["onion", "broken", "onion"] * runs
+    assert slices(path)[1]["dur"] == 1e6
 
 
 def test_a_trace_of_two_tasks_is_closed_by_the_last_one(clock: ManualClock, tmp_path: Path) -> None:
@@ -419,22 +393,6 @@ def test_a_trace_of_two_tasks_is_closed_by_the_last_one(clock: ManualClock, tmp_
         task.use_step_wrapper(trace).use(inner).use(lasting(clock, "after", 1.0))
         task.run(max_step=2)
     assert [event["name"] for event in slices(path)] == ["inner", "inner", "after"] * 2
-
-
-def test_the_folders_of_a_trace_are_made_when_it_begins(clock: ManualClock, tmp_path: Path) -> None:
-    path = tmp_path / "runs" / "λ" / "trace.json"
-    Trace(path)
-    assert list(tmp_path.iterdir()) == []
-    events = traced(path, lasting(clock, 'tr"ain\nλ', 1.0))
-    assert [event["name"] for event in events] == ['tr"ain\nλ']
-
-
-def test_a_folder_is_refused_with_an_example(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        Trace(str(tmp_path))
-    message = str(caught.value)
-    assert f"`{tmp_path}` is a folder; a trace is a file" in message
-    assert "such as `trace.json`" in message
 
 
 def test_a_slice_of_no_time_has_room_for_an_arrow(clock: ManualClock, tmp_path: Path) -> None:

@@ -8,14 +8,11 @@ from ding_lite.errors import DeadlineExceeded
 from ding_lite.testing.clock import ManualClock
 
 
-def test_time_moves_only_by_advance(clock: ManualClock) -> None:
+def test_time_moves_only_by_advance_and_never_back(clock: ManualClock) -> None:
     started = clock.now()
     clock.advance(1.5)
     clock.advance(0.25)
     assert clock.now() == started + 1.75
-
-
-def test_it_never_goes_back(clock: ManualClock) -> None:
     with pytest.raises(ValueError, match="never goes back"):
         clock.advance(-1.0)
 

@@ -10,8 +10,7 @@ import pytest
 from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost
 from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.runtime.messaging.router import current_router
-from ding_lite.runtime.task import Task
+from ding_lite.runtime import Task, current_router
 from ding_lite.testing import Cluster, ManualClock
 
 
@@ -27,9 +26,15 @@ def test_a_program_runs_on_all_nodes_with_the_labels_of_each() -> None:
     assert results[0][2] == (1, 2)
 
 
-def test_one_node_is_a_job_by_itself() -> None:
+def test_one_node_is_a_job_by_itself_and_a_cluster_runs_one_program() -> None:
     with Cluster(1) as cluster:
+        with pytest.raises(ConfigError, match="no program yet"):
+            cluster.results()
         assert cluster.run(lambda: sorted(current_router().labels)) == [["node.0", "standalone"]]
+        with pytest.raises(ConfigError, match="has a program already"):
+            cluster.start(lambda: None)
+        with pytest.raises(ConfigError, match="a thread cannot be killed"):
+            cluster.restart(0)
 
 
 def test_an_error_of_one_node_ends_the_tasks_of_the_others_and_says_where() -> None:
@@ -72,17 +77,6 @@ def test_a_program_that_does_not_end_is_named() -> None:
             cluster.run(main, timeout=0.05)
         may_end.set()
         assert cluster.results(timeout=10.0) == [None, None]
-
-
-def test_a_cluster_runs_one_program_and_has_results_after_its_start() -> None:
-    with Cluster(1) as cluster:
-        with pytest.raises(ConfigError, match="no program yet"):
-            cluster.results()
-        cluster.run(lambda: None)
-        with pytest.raises(ConfigError, match="has a program already"):
-            cluster.start(lambda: None)
-        with pytest.raises(ConfigError, match="a thread cannot be killed"):
-            cluster.restart(0)
 
 
 def test_a_node_may_vanish_and_come_back_as_a_later_incarnation() -> None:

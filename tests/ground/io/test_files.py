@@ -74,9 +74,5 @@ def _umask() -> int:
 def test_numbers_in_names_are_compared_as_numbers() -> None:
     ordered = ["runs/1", "runs/2", "runs/2b3", "runs/2b20", "runs/10", "runs/x", "runs-2/1"]
     assert sorted(set(ordered), key=by_number) == ordered
-    assert sorted(["0" * 9, "9" * 9999, "01", "1"], key=by_number) == [
-        "0" * 9,
-        "01",
-        "1",
-        "9" * 9999,
-    ]
+    zeros, nines = "0" * 9, "9" * 9999
+    assert sorted([zeros, nines, "01", "1"], key=by_number) == [zeros, "01", "1", nines]

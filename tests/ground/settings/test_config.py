@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import pickle
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -150,11 +151,11 @@ def test_a_field_that_is_missing_is_named_beside_the_other_faults() -> None:
 
     with pytest.raises(ConfigError) as caught:
         as_config(Needy, {"nede": 3, "depth": "x"})
-    message = str(caught.value)
-    assert 'Unknown key "nede". Did you mean "need"?' in message
-    assert "`need` is missing; `int` was expected." in message
-    assert "`name` is missing; `str` was expected." in message
-    assert "`depth` is 'x'" in message
+    for fault in (
+        *('Unknown key "nede". Did you mean "need"?', "`need` is missing; `int` was expected."),
+        *("`name` is missing; `str` was expected.", "`depth` is 'x'"),
+    ):
+        assert fault in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -203,17 +204,9 @@ def test_a_value_of_another_type_is_refused(key: str, value: Any, expected: str)
 
 
 def test_an_unknown_key_is_refused_with_the_one_that_was_meant() -> None:
-    with pytest.raises(ConfigError) as caught:
+    meant = r'^Unknown key "batchsize"\. Did you mean "batch_size"\? Unknown key "zzz"\. '
+    with pytest.raises(ConfigError, match=f"{meant}The keys of .*: lr, batch_size, .*, schedule.$"):
         as_config(Config, EasyDict(batchsize=8, zzz=1))
-    message = str(caught.value)
-    assert message.startswith(
-        'Unknown key "batchsize". Did you mean "batch_size"? Unknown key "zzz". '
-        "The keys of Config are: lr, batch_size, name,"
-    )
-    assert message.endswith(", extra, schedule.")
-
-
-def test_a_key_that_is_no_name_of_a_setting_is_unknown() -> None:
     keys: list[Any] = ["derived", 3, None, "", ("a",)]
     for key in keys:
         with pytest.raises(ConfigError, match="Unknown key"):
@@ -221,11 +214,9 @@ def test_a_key_that_is_no_name_of_a_setting_is_unknown() -> None:
 
 
 def test_the_configs_own_checks_follow() -> None:
-    with pytest.raises(ConfigError) as caught:
+    faults = "^`lr` is -1.0; it must be above 0. `batch_size` is 0; it must be at least 1.$"
+    with pytest.raises(ConfigError, match=faults):
         as_config(Config, {"lr": -1, "batch_size": 0})
-    assert str(caught.value) == (
-        "`lr` is -1.0; it must be above 0. `batch_size` is 0; it must be at least 1."
-    )
 
 
 def test_only_a_dataclass_is_a_config_and_only_a_mapping_becomes_one() -> None:
@@ -235,11 +226,9 @@ def test_only_a_dataclass_is_a_config_and_only_a_mapping_becomes_one() -> None:
             as_config(config_type, {})
     wrong: list[Any] = [None, 3, "lr", [("lr", 1)], Config()]
     for values in wrong:
-        with pytest.raises(
-            ConfigError, match="A Config is made from a dict or an EasyDict"
-        ) as caught:
+        found = re.escape(f"not from {kind_of(values)}: {values!r}")
+        with pytest.raises(ConfigError, match=f"made from a dict or an EasyDict.*{found}"):
             as_config(Config, values)
-        assert f"not from {kind_of(values)}: {values!r}" in str(caught.value)
 
 
 @suggests

@@ -64,9 +64,7 @@ CHECKS: list[tuple[Check, list[Any], list[Any], str]] = [
 
 
 @pytest.mark.parametrize(("check", "right", "wrong", "what"), CHECKS)
-def test_a_check_names_every_value_at_fault_in_order(
-    check: Check, right: list[Any], wrong: list[Any], what: str
-) -> None:
+def test_a_check_names_every_value_at_fault_in_order(check: Check, right, wrong, what: str) -> None:
     for value in right:
         assert check(value=value) == []
     for value in wrong:
@@ -78,14 +76,12 @@ def test_a_check_names_every_value_at_fault_in_order(
 
 def test_a_choice_is_accepted_and_anything_else_is_at_fault() -> None:
     assert one_of(("star", "mesh"), topology="mesh") == []
-    [fault] = one_of(("star", "mesh"), topology="ring")
-    assert "`topology` is 'ring'; it must be one of: 'star', 'mesh'" in fault
-    assert "Did you mean" not in fault
-    assert 'Did you mean "star"?' in one_of(("star", "mesh"), topology="Star")[0]
     assert one_of((number for number in (1, None)), first=1, second=None) == []
-    for value in (None, 3, ["star"], ""):
+    assert 'Did you mean "star"?' in one_of(("star", "mesh"), topology="Star")[0]
+    for value in (None, 3, ["star"], "", "ring"):
         [fault] = one_of(["star", "mesh"], topology=value)
         assert fault.startswith(f"`topology` is {value!r}; it must be one of: 'star', 'mesh'")
+        assert ("Did you mean" in fault) == (value == ["star"])
 
 
 def test_all_faults_stand_in_one_error_a_sentence_each() -> None:

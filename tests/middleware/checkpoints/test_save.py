@@ -18,14 +18,10 @@ from ding_lite import middleware as mw
 from ding_lite.errors import CheckpointError, NonFiniteError
 from ding_lite.middleware.checkpoints.description import described_policy
 from ding_lite.middleware.checkpoints.save import not_finite
-from ding_lite.rl.batch import NumpyArray, Transitions
+from ding_lite.rl import DQN, DQNConfig, Envs, EnvSpec, Transitions, make_envs
+from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
-from ding_lite.rl.envs.vector import Envs, make_envs
-from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.rl.replay.uniform import ReplayBuffer
-from ding_lite.rl.spec import EnvSpec
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.task import Task
+from ding_lite.runtime import Context, Task
 from ding_lite.settings.config import as_config
 from ding_lite.testing import run_step
 from tests.middleware.running import run_steps
@@ -102,9 +98,6 @@ def test_a_directory_that_cannot_be_made_is_known_before_the_first_step(policy, 
         run_step(mw.checkpoint(policy, tmp_path / "file" / "checkpoint", every=1))
 
 
-# -- all parts of a run ----------------------------------------------------------------------
-
-
 def parts_of_a_run(
     folder: Path, *, env: str = "CartPole-v1", hidden: tuple[int, ...] = (16,), lr: float = 2e-3
 ) -> dict[str, Any]:
@@ -163,52 +156,40 @@ def test_a_checkpoint_describes_its_parts(tmp_path: Path) -> None:
     assert as_config(DQNConfig, about["config"]) == DQNConfig(hidden=(16,), n_step=1, batch_size=8)
 
 
-def test_a_policy_that_was_saved_alone_is_described_too(policy: DQN, tmp_path: Path) -> None:
+def test_a_policy_that_was_saved_alone_is_described_too_and_a_missing_one_is_not(policy, tmp_path):
     run_step(mw.checkpoint(policy, tmp_path, every=1))
     name, about = described_policy(load_checkpoint(tmp_path).meta)
     assert (name, about["kind"]) == (None, "DQN")
     with pytest.raises(CheckpointError, match=r"holds a policy alone; this program has a DQN as"):
         mw.resume(parts_of_a_run(tmp_path), tmp_path)
-
-
-def test_a_checkpoint_without_a_policy_is_an_error(tmp_path: Path) -> None:
     run_step(mw.checkpoint({"task": Task()}, tmp_path, every=1))
     with pytest.raises(CheckpointError, match=r"holds a Task as `task`, and no policy among them"):
         described_policy(load_checkpoint(tmp_path).meta)
 
 
 @pytest.mark.parametrize(
-    ("changes", "fault"),
+    ("change", "fault"),
     [
         ({"env": "Acrobot-v1"}, r"`env_id` is 'Acrobot-v1', was 'CartPole-v1'"),
         ({"lr": 1e-3}, r"The `policy` is not the one that was saved: `lr` is 0.001, was 0.002"),
         ({"hidden": (8, 8)}, r"`hidden` is \(8, 8\), was \(16,\)"),
+        (lambda parts: parts.update(more=Part()), "holds a DQN as `policy`, a Task as `task`"),
+        (lambda parts: parts.pop("task"), r"holds a DQN as `policy`, a Task as `task`"),
+        (
+            lambda parts: parts["task"].use(mw.keep_best(parts["policy"], "best")),
+            r"The `task` in .* Only saved: none. Only in this program: 'keep.*version of ding_lite",
+        ),
     ],
 )
-def test_changed_parts_are_refused_by_name(
-    tmp_path: Path, changes: dict[str, Any], fault: str
-) -> None:
+def test_changed_parts_are_refused_by_name(tmp_path: Path, change: Any, fault: str) -> None:
     parts_of_a_run(tmp_path)["task"].run(max_step=1)
-    with pytest.raises(CheckpointError, match=fault):
-        mw.resume(parts_of_a_run(tmp_path, **changes), tmp_path)
-
-
-def test_missing_and_additional_parts_are_refused_by_name(tmp_path: Path) -> None:
-    parts_of_a_run(tmp_path)["task"].run(max_step=1)
-    parts = parts_of_a_run(tmp_path)
-    with make_envs("CartPole-v1", 1) as envs:
-        for others in ({**parts, "replay": ReplayBuffer(envs.spec, capacity=9)}, {"policy": envs}):
-            with pytest.raises(CheckpointError, match=r"holds a DQN as `policy`, a Task as `task`"):
-                mw.resume(others, tmp_path)
-
-
-def test_other_middleware_is_named(tmp_path: Path) -> None:
-    parts_of_a_run(tmp_path)["task"].run(max_step=1)
-    parts = parts_of_a_run(tmp_path)
-    parts["task"].use(mw.keep_best(parts["policy"], tmp_path / "best"))
-    fault = r"The `task` in .* Only saved: none. Only in this program: 'keep.*version of ding_lite"
+    parts = parts_of_a_run(tmp_path, **(change if isinstance(change, dict) else {}))
+    if callable(change):
+        change(parts)
     with pytest.raises(CheckpointError, match=fault):
         mw.resume(parts, tmp_path)
+    with pytest.raises(CheckpointError, match="There is no checkpoint in"):
+        mw.resume(parts, tmp_path / "elsewhere")
 
 
 def test_a_setting_that_was_not_saved_had_its_default(tmp_path: Path) -> None:
@@ -260,14 +241,6 @@ def test_code_that_the_saved_policy_did_not_have_is_refused(tmp_path: Path, adde
         mw.resume(own_code(), tmp_path)
 
 
-def saved_with_given(directory: Path, given: dict[str, Any]) -> None:
-    run_step(mw.checkpoint(own_code(), directory, every=1))
-    saved = load_checkpoint(directory)
-    about = saved.meta["parts"]["policy"]
-    assert about.pop("given").keys() == {"network", "optimizer"}
-    save_checkpoint(directory, saved.state, meta={"parts": {"policy": {**about, **given}}})
-
-
 @pytest.mark.parametrize(
     "place",
     [
@@ -277,8 +250,12 @@ def saved_with_given(directory: Path, given: dict[str, Any]) -> None:
     ],
 )
 def test_the_same_code_from_elsewhere_is_accepted(tmp_path: Path, place: str, caplog) -> None:
-    names = {"network": f"{place}:rectified", "optimizer": "torch.optim.adam:Adam"}
-    saved_with_given(tmp_path, {"given": names})
+    run_step(mw.checkpoint(own_code(), tmp_path, every=1))
+    saved = load_checkpoint(tmp_path)
+    given = saved.meta["parts"]["policy"]["given"]
+    assert given.keys() == {"network", "optimizer"}
+    given.update(network=f"{place}:rectified", optimizer="torch.optim.adam:Adam")
+    save_checkpoint(tmp_path, saved.state, meta=saved.meta)
     mw.resume(own_code(), tmp_path)
     assert not caplog.records
 
@@ -304,11 +281,6 @@ def test_a_class_of_the_same_name_from_elsewhere_is_refused(tmp_path: Path) -> N
     save_checkpoint(tmp_path, saved.state, meta=saved.meta)
     with pytest.raises(CheckpointError, match=r"`class` is '.*test_save:Plain', was 'agents:Plain"):
         mw.resume(parts, tmp_path)
-
-
-def test_resuming_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="There is no checkpoint in"):
-        mw.resume(parts_of_a_run(tmp_path), tmp_path / "elsewhere")
 
 
 def test_a_state_that_does_not_fit_a_part_is_refused_by_name(tmp_path: Path) -> None:
@@ -416,24 +388,20 @@ class Part:
         self.value = state["value"]
 
 
-def test_a_part_that_is_no_policy_is_checked_before_the_run_and_behind_its_first_step(
-    policy: DQN, tmp_path: Path
-) -> None:
+def test_any_part_is_checked_before_the_run_and_behind_its_first_step(policy, tmp_path) -> None:
     fault = r"^`mine\.value` is a function, which .* of them\.(\n|$)"
-    part, steps = Part(), list[int]()
+    steps = list[int]()
 
-    def change(ctx: Context) -> None:
-        steps.append(ctx.total_step)
-        part.value = saved_step
+    for part in (Part(saved_step), Part()):
 
-    wrong = mw.checkpoint({"policy": policy, "mine": Part(saved_step)}, tmp_path, every=50)
-    with pytest.raises(CheckpointError, match=fault):
-        run_steps(wrong, change, steps=100)
-    assert steps == []
-    later = mw.checkpoint({"policy": policy, "mine": part}, tmp_path, every=50)
-    with pytest.raises(CheckpointError, match=fault):
-        run_steps(later, change, steps=100)
-    assert steps == [0]
+        def change(ctx: Context, part: Part = part) -> None:
+            steps.append(ctx.total_step)
+            part.value = saved_step
+
+        checkpoint = mw.checkpoint({"policy": policy, "mine": part}, tmp_path, every=50)
+        with pytest.raises(CheckpointError, match=fault):
+            run_steps(checkpoint, change, steps=100)
+    assert steps == [0]  # of the second one
     with pytest.raises(CheckpointError, match=r"^`state\.value` is a function, .* of them\.$"):
         save_checkpoint(tmp_path, {"value": saved_step})
 
@@ -468,9 +436,7 @@ class Masked(torch.nn.Module):
 
 
 @pytest.mark.parametrize("is_best", [False, True])
-def test_an_infinite_buffer_is_saved_and_a_weight_that_becomes_so_is_not(
-    envs: Envs, tmp_path: Path, is_best: bool
-) -> None:
+def test_an_infinite_buffer_is_saved_and_a_weight_that_becomes_so_is_not(envs, tmp_path, is_best):
     policy = DQN(envs.spec, DQNConfig(batch_size=8), network=Masked)
     save = mw.keep_best(policy, tmp_path) if is_best else mw.checkpoint(policy, tmp_path, every=2)
 

@@ -11,9 +11,7 @@ import pytest
 from ding_lite import middleware as mw
 from ding_lite.errors import DeadlineExceeded
 from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.local_router import LocalRouter
-from ding_lite.runtime.messaging.router import use_router
+from ding_lite.runtime import Context, LocalRouter, use_router
 from ding_lite.testing import Cluster, run_step
 from tests.middleware.running import run_job
 from tests.nodes import delivered
@@ -73,9 +71,7 @@ def test_a_learner_that_another_node_begins_anew_is_followed_from_there(routers:
     assert not goes_on(pace, 9_501)
 
 
-def test_a_learner_that_resumes_between_its_first_and_its_last_update_is_followed(
-    routers: Routers,
-) -> None:
+def test_a_learner_that_resumes_between_its_first_and_its_last_update_is_followed(routers) -> None:
     collector, learner, other = routers
     pace = pace_of(collector, env_steps_per_update=1, ahead=0, timeout=0.0)
     update(learner, 10)
@@ -103,7 +99,9 @@ def test_before_the_first_update_a_collector_makes_no_more_than_it_may(routers: 
     assert goes_on(pace, 501)
     assert not goes_on(pace, 502)
     with use_router(LocalRouter()):  # alone it is its own learner
-        run_step(mw.rate_limit(env_steps_per_update=1, at_first=10, timeout=0.0), env_step=99)
+        pace = mw.rate_limit(env_steps_per_update=1, ahead=0, at_first=10, timeout=0.0)
+        assert not run_step(pace, env_step=99)[0].metrics
+        assert not run_step(pace, env_step=99, train_iter=1)[0].metrics
 
 
 def test_the_replay_of_a_learner_that_begins_anew_is_filled_again(routers: Routers) -> None:
@@ -141,16 +139,8 @@ def test_a_wait_ends_with_an_update_and_with_the_job() -> None:
     run_job(
         ["learner", "collector"],
         learner=lambda: [learn],
-        collector=lambda: [
-            mw.rate_limit(env_steps_per_update=10, ahead=0, timeout=None),
-            collect,
-        ],
+        collector=lambda: [mw.rate_limit(env_steps_per_update=10, ahead=0, timeout=None), collect],
     )
-
-
-def test_a_node_that_is_alone_does_not_wait() -> None:
-    ctx, _ = run_step(mw.rate_limit(env_steps_per_update=1, ahead=0), env_step=10, train_iter=1)
-    assert not ctx.metrics
 
 
 def test_a_node_that_learns_and_collects_does_not_wait_for_itself(routers: Routers) -> None:

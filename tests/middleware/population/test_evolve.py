@@ -21,23 +21,12 @@ from gymnasium.spaces import Box
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, MiddlewareError, NonFiniteError
-from ding_lite.evolution.agent import Agent
-from ding_lite.evolution.mutation import Mutation
-from ding_lite.evolution.population import Population
+from ding_lite.evolution import Agent, Mutation, Population, Tournament
 from ding_lite.evolution.search import Search, choice, integer, log_uniform
-from ding_lite.evolution.tournament import Tournament
 from ding_lite.nest import leaves
-from ding_lite.rl.envs.vector import Envs, make_envs
+from ding_lite.rl import DQN, IMPALA, PPO, SAC, Envs, PrioritizedReplay, ReplayBuffer, make_envs
 from ding_lite.rl.evaluation import PlayedByEach, play_each
-from ding_lite.rl.policies.dqn import DQN
-from ding_lite.rl.policies.impala import IMPALA
-from ding_lite.rl.policies.ppo import PPO
-from ding_lite.rl.policies.sac import SAC
-from ding_lite.rl.replay.prioritized import PrioritizedReplay
-from ding_lite.rl.replay.uniform import ReplayBuffer
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware
-from ding_lite.runtime.task import Task
+from ding_lite.runtime import Context, Middleware, Task
 from ding_lite.testing import run_step
 from tests.middleware.running import run_steps
 
@@ -58,9 +47,6 @@ def learning(envs: Envs, replay: ReplayBuffer, **more: Any) -> Callable[[Agent],
     return learn
 
 
-# -- for_each ------------------------------------------------------------------------------
-
-
 def test_every_agent_collects_and_learns_and_all_are_counted(population, envs, replay) -> None:
     before = [agent.weights()["head.weight"] for agent in population]
     task = run_steps(mw.for_each(population, learning(envs, replay, updates=2)), steps=5)
@@ -73,9 +59,7 @@ def test_every_agent_collects_and_learns_and_all_are_counted(population, envs, r
         assert not torch.equal(agent.weights()["head.weight"], weight)
 
 
-def test_an_agent_that_another_node_trains_is_left_out_here(
-    population, envs, eval_envs, replay
-) -> None:
+def test_an_agent_that_another_node_trains_is_left_out_here(population, envs, eval_envs, replay):
     population[1].is_away = True
     before = population[1].weights()["head.weight"]
     task = run_steps(
@@ -90,7 +74,7 @@ def test_an_agent_that_another_node_trains_is_left_out_here(
     assert population.best is not population[1]
 
 
-def test_what_one_agent_puts_on_its_ctx_no_other_sees(population: Population) -> None:
+def test_what_one_agent_puts_on_its_ctx_no_other_sees_and_what_it_keeps_is_saved(population):
     seen: list[Any] = []
 
     def learn(agent: Agent) -> list[Middleware]:
@@ -101,73 +85,50 @@ def test_what_one_agent_puts_on_its_ctx_no_other_sees(population: Population) ->
 
         return [write, lambda ctx: seen.append((ctx.mine, ctx.turns, ctx.reported))]
 
-    run_steps(
-        lambda ctx: ctx.update(reported="all"),
-        mw.for_each(population, learn),
-        lambda ctx: seen.append("turns" in ctx or "mine" in ctx),
-        steps=2,
-    )
-    assert seen == [
-        *((place, 1, "all") for place in range(3)), False,
-        *((place, 2, "all") for place in range(3)), False,
-    ]  # fmt: skip
+    state: dict[str, Any] | None = None
+    for turn in (1, 2):
+        stage: Any = mw.for_each(population, learn)
+        if state:
+            stage.load_state_dict(state)
+        run_steps(
+            lambda ctx: ctx.update(reported="all"),
+            stage,
+            lambda ctx: seen.append("turns" in ctx or "mine" in ctx),
+            steps=1,
+        )
+        assert seen == [(0, turn, "all"), (1, turn, "all"), (2, turn, "all"), False]
+        seen.clear()
+        state = stage.state_dict()
 
 
-def test_what_an_agent_keeps_on_its_ctx_is_saved(population: Population) -> None:
-    turns: list[int] = []
-
-    def learn(agent: Agent) -> list[Middleware]:
-        def count(ctx: Context) -> None:
-            ctx.turns = ctx.get("turns", 10 * agent.place) + 1
-            ctx.keep("turns")
-            turns.append(ctx.turns)
-
-        return [count]
-
-    first, second = mw.for_each(population, learn), mw.for_each(population, learn)
-    run_step(first)
-    second.load_state_dict(first.state_dict())  # type: ignore[attr-defined]
-    run_step(second)
-    assert turns == [1, 11, 21, 2, 12, 22]
-
-
-def test_all_agents_finish_one_middleware_before_the_next_and_leave_on_the_way_out(
-    population: Population,
-) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_agents_finish_one_middleware_before_the_next_and_leave_backwards(population, fails):
     order: list[str] = []
 
     def learn(agent: Agent) -> list[Middleware]:
         def around(ctx: Context) -> Iterator[None]:
             order.append(f"in {agent.place}")
-            yield
-            order.append(f"out {agent.place}")
-
-        return [around, lambda ctx: order.append(f"train {agent.place}")]
-
-    run_steps(mw.for_each(population, learn), lambda ctx: order.append("rest"), steps=1)
-    trains = ["train 0", "train 1", "train 2"]
-    assert order == ["in 0", "in 1", "in 2", *trains, "rest", "out 2", "out 1", "out 0"]
-
-
-def test_an_error_of_one_agent_passes_through_what_is_open(population: Population) -> None:
-    order: list[str] = []
-
-    def learn(agent: Agent) -> list[Middleware]:
-        def around(ctx: Context) -> Iterator[None]:
             try:
                 yield
             finally:
-                order.append(f"closed {agent.place}")
+                order.append(f"out {agent.place}")
 
-        def fail(ctx: Context) -> None:
-            raise ValueError(f"agent {agent.place}")
+        def train(ctx: Context) -> None:
+            order.append(f"train {agent.place}")
+            if fails:
+                raise ValueError(f"agent {agent.place}")
 
-        return [around, fail]
+        return [around, train]
 
-    with pytest.raises(ValueError, match="agent 0") as caught:
-        run_step(mw.for_each(population, learn))
-    assert any(note.endswith("fail` of agent 0") for note in caught.value.__notes__)
-    assert order == ["closed 2", "closed 1", "closed 0"]
+    stages = mw.for_each(population, learn), lambda ctx: order.append("rest")
+    if fails:
+        with pytest.raises(ValueError, match="agent 0") as caught:
+            run_steps(*stages, steps=1)
+        assert any(note.endswith("train` of agent 0") for note in caught.value.__notes__)
+    else:
+        run_steps(*stages, steps=1)
+    turns = ["train 0"] if fails else ["train 0", "train 1", "train 2", "rest"]
+    assert order == ["in 0", "in 1", "in 2", *turns, "out 2", "out 1", "out 0"]
 
 
 def test_metrics_are_means_and_episodes_are_added_up(population: Population) -> None:
@@ -200,6 +161,10 @@ async def later(ctx: Context) -> None:
         (lambda agent: [lambda ctx: None] * (1 + agent.place), r"pipelines of \[1, 2, 3\]"),
         (lambda agent: [later], "`later` is asynchronous"),
         (lambda agent: [None], "A middleware is a callable .*, not None"),
+        (
+            lambda agent: [mw.train(agent, ReplayBuffer(agent.spec, capacity=99), batch_size=9)],
+            "`batch_size` is searched, and was given to `train`",
+        ),
     ],
 )
 def test_a_learn_that_makes_no_pipelines_is_refused(population, learn, fault) -> None:
@@ -209,7 +174,7 @@ def test_a_learn_that_makes_no_pipelines_is_refused(population, learn, fault) ->
 
 def test_agents_that_learn_together_learn_what_each_has_drawn(population, envs, replay) -> None:
     """The batch of the group is one sample; each agent has its own rows of it."""
-    run_step(mw.random_warmup(envs, replay, steps=200))
+    run_step(mw.random_warmup(envs, replay, steps=100))
     twin_replay = ReplayBuffer(envs.spec, capacity=1_000)
     twin_replay.load_state_dict(replay.state_dict())
     twins = [agent.clone() for agent in population]
@@ -217,7 +182,7 @@ def test_agents_that_learn_together_learn_what_each_has_drawn(population, envs, 
     assert len(set(sizes)) > 1
 
     train = mw.for_each(population, lambda agent: [mw.train(agent, replay, updates=5)])
-    for _ in range(20):
+    for _ in range(8):
         run_step(train)
         for _ in range(5):
             drawn = twin_replay.sample(3 * max(sizes))
@@ -260,15 +225,7 @@ def test_learn_every_says_how_often_an_agent_learns(envs: Envs, replay: ReplayBu
     assert [agent.policy.train_iter for agent in population] == [160, 32, 10]
 
 
-def test_a_batch_size_of_the_pipeline_is_refused_where_it_is_searched(population, envs, replay):
-    with pytest.raises(ConfigError, match="`batch_size` is searched, and was given to `train`"):
-        mw.for_each(population, learning(envs, replay, batch_size=16))
-
-
-def test_an_agent_that_breaks_rests_and_the_run_goes_on(
-    population: Population, envs: Envs, eval_envs: Envs, replay: ReplayBuffer,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+def test_an_agent_that_breaks_rests(population, envs, eval_envs: Envs, replay, caplog) -> None:
     run_step(mw.random_warmup(envs, replay, steps=200))
     broken = population[1].policy
     assert isinstance(broken, DQN)
@@ -299,12 +256,7 @@ def test_an_agent_with_actions_of_nan_leaves_the_envs_to_the_others(is_evaluated
     assert has_fitness == [is_evaluated, False, is_evaluated]
 
 
-# -- evaluate ------------------------------------------------------------------------------
-
-
-def test_every_agent_is_evaluated_and_each_env_step_of_that_is_counted(
-    population: Population, eval_envs: Envs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_agent_is_evaluated_and_its_env_steps_are_counted(population, eval_envs, monkeypatch):
     evaluate = mw.evaluate(population, eval_envs, every=2, episodes=4)
     ctx, _ = run_step(evaluate, total_step=0)
     assert all(agent.fitness is None for agent in population)
@@ -349,38 +301,32 @@ def fresh_episodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return noted
 
 
-def test_fresh_episodes_end_as_soon_as_their_mean_is_clearly_too_low(
-    population: Population, eval_envs: Envs, fresh_episodes: list[int]
-) -> None:
-    lucky = population[1]
-    lucky.replace_policy(Balancer(eval_envs.spec, lucky.config))
-    _, record = run_step(mw.evaluate(population, eval_envs, every=1, stop_at=100.0))
-    assert fresh_episodes == [3 * 2, 6, 6, 6, 2]
-    assert "finish" in record.writes
-
+def test_fresh_episodes_end_as_soon_as_their_mean_is_clearly_too_low(population, fresh_episodes):
     class Lucky(Balancer):
         def act(self, obs: Any, *, explore: bool = True, epsilon: float | None = None) -> Any:
             """Fall at once from the second evaluation on."""
             actions = super().act(obs)
             return actions if len(fresh_episodes) == 1 else np.zeros_like(actions)
 
-    fresh_episodes.clear()
-    lucky.replace_policy(Lucky(eval_envs.spec, lucky.config))
-    ctx, record = run_step(mw.evaluate(population, eval_envs, every=1, stop_at=100.0))
-    assert fresh_episodes == [3 * 2, 6]
-    assert lucky.evaluations[-1] > 100.0
-    assert ctx.eval_value < 12.0
-    assert "finish" not in record.writes
-
-    fresh_episodes.clear()
-    believing = mw.evaluate(population, eval_envs, every=1, stop_at=100.0, confirm=0)
-    assert "finish" in run_step(believing)[1].writes
+    envs = make_envs("CartPole-v1", 2, seed=1, env_args={"max_episode_steps": 60})
+    lucky = population[1]
+    for kind, confirm, played, ends in (
+        (Balancer, 20, [3 * 2, 6, 6, 6, 2], True),
+        (Lucky, 20, [3 * 2, 6], False),
+        (Lucky, 0, [3 * 2], True),
+    ):
+        fresh_episodes.clear()
+        lucky.replace_policy(kind(envs.spec, lucky.config))
+        evaluate = mw.evaluate(population, envs, every=1, stop_at=50.0, confirm=confirm)
+        ctx, record = run_step(evaluate)
+        assert fresh_episodes == played
+        assert lucky.evaluations[-1] > 50.0
+        assert (ctx.eval_value > 50.0) == ends
+        assert ("finish" in record.writes) == ends
 
 
 @pytest.mark.parametrize(("left", "played"), [(17, []), (18, [6]), (53, [6, 6])])
-def test_fresh_episodes_that_might_exceed_the_env_steps_are_not_played(
-    fresh_episodes: list[int], left: int, played: list[int]
-) -> None:
+def test_fresh_episodes_beyond_the_env_steps_are_not_played(fresh_episodes, left, played) -> None:
     """Each episode takes 3 env steps and returns 6; of six each of two environments plays three."""
     envs = make_envs("probe/Counter-v0", 2, env_args={"max_episode_steps": 3})
     population = Population.of(DQN, envs.spec, SEARCH, size=3, config=SMALL)
@@ -399,15 +345,10 @@ def test_an_agent_with_actions_of_nan_in_its_confirmation_rests() -> None:
             """Fail in the envs for confirmation, of which there are three."""
             return np.full((3, 1), np.nan) if len(obs) == 3 else super().act(obs, explore=explore)
 
-    short = {"max_episode_steps": 5}
-    with (
-        make_envs("Pendulum-v1", 2, env_args=short) as envs,
-        make_envs("Pendulum-v1", 3, env_args=short) as sure_envs,
-    ):
-        population = Population.of(Weak, envs.spec, size=2, config={"hidden": (8,)})
-        ctx, record = run_step(
-            mw.evaluate(population, envs, every=1, stop_at=-500.0, confirm_envs=sure_envs)
-        )
+    envs, sure = (make_envs("Pendulum-v1", n, env_args={"max_episode_steps": 5}) for n in (2, 3))
+    population = Population.of(Weak, envs.spec, size=2, config={"hidden": (8,)})
+    evaluate = mw.evaluate(population, envs, every=1, stop_at=-500.0, confirm_envs=sure)
+    ctx, record = run_step(evaluate)
     assert all(agent.fault is not None for agent in population)
     assert ctx.eval_value == -math.inf
     assert "finish" not in record.writes
@@ -464,21 +405,15 @@ def test_rewards_of_nan_while_an_agent_is_confirmed_are_no_fault_of_it(populatio
 
 def test_what_cut_episodes_seem_to_reach_is_confirmed_by_whole_ones(population, eval_envs) -> None:
     cut = make_envs("CartPole-v1", 2, seed=5, env_args={"max_episode_steps": 5})
-    ctx, record = run_step(
-        mw.evaluate(population, cut, every=1, stop_at=5.0, confirm_envs=eval_envs)
-    )
+    evaluate = mw.evaluate(population, cut, every=1, stop_at=5.0, confirm_envs=eval_envs)
+    ctx, record = run_step(evaluate)
     assert population.best.fitness == 5.0
     assert ctx.eval_value > 5.0
     assert "finish" in record.writes
     assert ctx.eval_steps > len(population) * 2 * 5 + 20 * 5
 
 
-# -- evolve --------------------------------------------------------------------------------
-
-
-def test_generations_come_when_they_are_due_and_leave_a_lineage(
-    population: Population, envs: Envs, eval_envs: Envs, replay: ReplayBuffer, tmp_path: Path
-) -> None:
+def test_generations_are_due_and_leave_a_lineage(population, envs, eval_envs, replay, tmp_path):
     file = tmp_path / "runs" / "lineage.jsonl"
     reported: list[tuple[int, Sequence[float]]] = []
     run_steps(
@@ -584,6 +519,6 @@ def test_agents_with_memory_resume_exactly_where_others_have_acted_in_their_envs
             task.run(max_step=steps)
             return {name: part.state_dict() for name, part in parts.items()}
 
-    whole, resumed = run(4)["population"], run(2, run(2))["population"]
+    whole, resumed = run(3)["population"], run(1, run(2))["population"]
     pairs = zip(leaves(whole), leaves(resumed), strict=True)
     assert all(np.array_equal(one, other) for (_, one), (_, other) in pairs)

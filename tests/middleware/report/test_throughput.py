@@ -5,8 +5,7 @@ from __future__ import annotations
 import mmap
 
 from ding_lite import middleware as mw
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.task import Task
+from ding_lite.runtime import Context, Task
 from ding_lite.testing import ManualClock
 from tests.middleware.running import run_steps
 
@@ -37,9 +36,8 @@ def test_memory_is_reported_also_without_env_steps() -> None:
 
     def take(ctx: Context) -> None:
         # From the system itself: what the allocator has left over would cost nothing.
-        fresh = mmap.mmap(-1, 64_000_000)
-        fresh.write(b"1" * len(fresh))
-        held.append(fresh)
+        held.append(mmap.mmap(-1, 64_000_000))
+        held[-1].write(b"1" * 64_000_000)
 
     def note(ctx: Context) -> None:
         assert "steps_per_s" not in ctx.metrics

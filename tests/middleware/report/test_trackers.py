@@ -10,8 +10,7 @@ import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.errors import MissingExtraError
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware
+from ding_lite.runtime import Context, Middleware
 from tests.middleware.running import run_steps
 
 

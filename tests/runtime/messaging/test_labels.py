@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from enum import StrEnum
 from itertools import product
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import assume, example, given, strategies as st
 
 from ding_lite.errors import LabelError
-from ding_lite.runtime.context import Context
+from ding_lite.runtime import Context, LocalRouter, Task
 from ding_lite.runtime.messaging.labels import (
     check_labels,
     check_patterns,
@@ -18,14 +20,10 @@ from ding_lite.runtime.messaging.labels import (
     describe_node,
     matches,
 )
-from ding_lite.runtime.messaging.local_router import LocalRouter
-from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
 
 LABELS = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,8}", fullmatch=True)
 ODD = [" ", "", "a b", "a\n", "-a", ".a", "a*", "größe", "a,b", "a+b", "a/b", "#", "a\x00"]
-
-# -- labels --------------------------------------------------------------------------------
 
 
 @given(st.lists(LABELS))
@@ -35,13 +33,10 @@ def test_letters_digits_underscores_dashes_and_dots_make_a_label(labels: list[st
 
 def test_anything_else_is_refused_with_what_a_label_looks_like() -> None:
     labels: list[Any] = [*ODD, None, 3, b"learner", ("a",)]
+    looks = r"letters, digits, `_`, `-` and `\.`.*`node\.0`"
     for label in labels:
-        with pytest.raises(LabelError) as caught:
+        with pytest.raises(LabelError, match=f"^{re.escape(repr(label))} is no label.*{looks}"):
             check_labels(["fine", label])
-        message = str(caught.value)
-        assert message.startswith(f"{label!r} is no label.")
-        assert "letters, digits, `_`, `-` and `.`" in message
-        assert "`node.0`" in message
     nothing: list[Any] = [3, None, 0.5]
     for value in nothing:
         for check in (check_labels, check_patterns):
@@ -51,24 +46,23 @@ def test_anything_else_is_refused_with_what_a_label_looks_like() -> None:
         check_labels("a b", what="role")
 
 
-# -- patterns ------------------------------------------------------------------------------
-
-
 def test_patterns_keep_their_order_and_none_at_all_is_refused() -> None:
     assert check_patterns(name for name in ("b", "a*", "[!c]?")) == ("b", "a*", "[!c]?")
     empty: list[Any] = [[], (), set(), iter(())]
     for none in empty:
         with pytest.raises(LabelError, match=r"`filter_labels` is empty.* leave it out to run it"):
             check_patterns(none)
-    with pytest.raises(LabelError, match="`to` is empty, so no node would ever receive this"):
-        check_patterns([], of_receivers=True)
-    with pytest.raises(LabelError, match="`to` is empty"):
-        Task().share("weights", to=[])
-    with pytest.raises(LabelError, match="`to` is empty"):
-        LocalRouter().send("work", 1, to=[])
-    with pytest.raises(
-        LabelError, match=r"`to=\['lerner'\]`.* mean \"learner\"\? The labels of the"
-    ):
+    refusals: list[Callable[[], object]] = [
+        lambda: check_patterns([], of_receivers=True),
+        lambda: Task().share("weights", to=[]),
+        lambda: LocalRouter().send("work", 1, to=[]),
+        lambda: LocalRouter().publish("topic", 4, to=[]),
+    ]
+    for refuse in refusals:
+        with pytest.raises(LabelError, match="`to` is empty, so no node would ever receive this"):
+            refuse()
+    message = r"`to=\['lerner'\]`.* mean \"learner\"\? The labels of the"
+    with pytest.raises(LabelError, match=message):
         LocalRouter(labels=["learner"]).send("work", 1, to="lerner")  # by default it waits for room
 
 
@@ -79,11 +73,9 @@ def test_a_pattern_that_no_label_could_match_is_refused() -> None:
         *("-x", ".x", "[.-]x", "[z-a]", "a[z-a]", "[!0-9A-Za-z_]x", "a[!0-9A-Za-z_.-]"),
     ]
     for pattern in patterns:
-        with pytest.raises(LabelError) as caught:
+        message = f"^{re.escape(repr(pattern))} is no label pattern: no label could match it"
+        with pytest.raises(LabelError, match=rf"{message}.*`collector\.\[0-3\]`"):
             check_patterns(["fine", pattern])
-        message = str(caught.value)
-        assert message.startswith(f"{pattern!r} is no label pattern: no label could match it.")
-        assert "`collector.[0-3]`" in message
 
 
 SHORT_LABELS = [
@@ -109,9 +101,6 @@ def test_a_pattern_is_refused_exactly_if_no_label_matches_it(pattern: str) -> No
         assert matches(set(SHORT_LABELS), [pattern])
 
 
-# -- matching ------------------------------------------------------------------------------
-
-
 def test_one_pattern_that_matches_the_whole_of_one_label_is_enough() -> None:
     labels = {"learner", "node.1"}
     for pattern in ("learner", "node.?", "*er", "[a-m]*", "node.[!0]"):
@@ -124,9 +113,6 @@ def test_nothing_matches_without_labels_or_patterns_and_many_stars_come_to_an_en
     assert not matches(set(), ["*"])
     assert not matches({"learner"}, [])
     assert not matches({"a" * 200}, ["*a" * 30 + "b"])
-
-
-# -- roles ---------------------------------------------------------------------------------
 
 
 def test_roles_are_counted_one_by_one_over_the_nodes() -> None:
@@ -155,10 +141,8 @@ def test_a_role_may_not_pose_as_another_node_or_as_the_count_of_another_role() -
 def test_roles_are_a_list_of_labels_for_each_node() -> None:
     no_lists: list[Any] = ["learner", "abc", 3]
     for roles in no_lists:
-        with pytest.raises(LabelError) as caught:
+        with pytest.raises(LabelError, match=rf"`roles` is {roles!r}; give a list.*\[{roles!r}\]"):
             count_roles(roles)
-        assert f"`roles` is {roles!r}; give a list" in str(caught.value)
-        assert f"[{roles!r}]" in str(caught.value)
     assert len(count_roles(["a", "b"], num_nodes=2)) == 2
     for num_nodes in (1, 3):
         with pytest.raises(LabelError, match=f"the number of nodes is {num_nodes}"):

@@ -10,31 +10,21 @@ from typing import Any
 import pytest
 
 from ding_lite.errors import CodecError, ConfigError, DeadlineExceeded
-from ding_lite.runtime.context import Context
+from ding_lite.runtime import Context, Task, use_router
 from ding_lite.runtime.messaging.messages import Emission
-from ding_lite.runtime.messaging.router import use_router
-from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
-from ding_lite.testing.clock import ManualClock
 
 
-def test_on_the_task_s_thread_the_listeners_have_run_when_emit_returns() -> None:
+def test_listeners_run_in_their_order_before_what_they_emit_and_before_emit_returns() -> None:
     received: list[object] = []
     with Task() as task:
-        task.on("lr", lambda *args, **kwargs: received.append((args, kwargs)))
-        task.use(lambda ctx: task.emit("lr", 0.1, why="plateau") and received.append("after"))
-        task.run(max_step=1)
-    assert received == [((0.1,), {"why": "plateau"}), "after"]
-
-
-def test_listeners_run_in_the_order_in_which_they_came_and_before_what_they_emit() -> None:
-    received: list[str] = []
-    with Task() as task:
-        task.on("a", lambda: task.emit("b") and received.append("first listener of a"))
-        task.on("a", lambda: received.append("second listener of a"))
+        task.on("a", lambda *args, **kwargs: task.emit("b") and received.append((args, kwargs)))
+        task.on("a", lambda *args, **kwargs: received.append("second listener of a"))
         task.on("b", lambda: received.append("b"))
-        task.emit("a")
-    assert received == ["first listener of a", "second listener of a", "b"]
+        task.use(lambda ctx: task.emit("a", 0.1, why="plateau") and received.append("after"))
+        task.run(max_step=1)
+    first = ((0.1,), {"why": "plateau"})
+    assert received == [first, "second listener of a", "b", "after"]
 
 
 def test_events_from_other_threads_are_delivered_between_two_middleware() -> None:
@@ -60,23 +50,23 @@ def test_events_from_other_threads_are_delivered_between_two_middleware() -> Non
 
 
 def test_events_of_many_threads_keep_the_order_of_each_without_loss() -> None:
-    received: dict[int, list[int]] = {k: [] for k in range(4)}
-    with Task() as task:
-        task.on("n", lambda sender, n: received[sender].append(n))
-        senders = [
-            threading.Thread(target=lambda k=k: [task.emit("n", k, n) for n in range(500)])
-            for k in range(4)
-        ]
-        for sender in senders:
-            sender.start()
+    received: list[tuple[int, int]] = []
 
-        def until_all(ctx: Context) -> None:
-            ctx.finish = sum(map(len, received.values())) == 2_000
+    def send(sender: int) -> None:
+        for number in range(250):
+            task.emit("n", sender, number)
 
-        task.use(until_all).run()
-        for sender in senders:
-            sender.join()
-    assert received == {k: list(range(500)) for k in range(4)}
+    def receive(ctx: Context) -> None:
+        ctx.finish = len(received) == 1_000
+
+    with Task() as task, ThreadPoolExecutor(4) as pool:
+        task.on("n", lambda sender, number: received.append((sender, number)))
+        sent = pool.map(send, range(4))
+        task.use(receive).run()
+        assert len([*sent]) == 4
+    assert sorted(received, key=lambda event: event[0]) == [
+        (k, n) for k in range(4) for n in range(250)
+    ]
 
 
 def test_an_exception_of_a_listener_ends_the_run_as_a_middleware_s_does() -> None:
@@ -163,25 +153,13 @@ def test_only_a_name_can_be_emitted_sent_or_received(name: Any) -> None:
 
 
 def test_emit_refuses_an_event_without_receivers_and_the_event_of_the_latch() -> None:
-    task = Task()
     with pytest.raises(ConfigError, match=r"`only_local` and `only_remote`"):
-        task.emit("e", only_local=True, only_remote=True)
+        Task().emit("e", only_local=True, only_remote=True)
     with pytest.raises(ConfigError, match=r"task.finish = True"):
-        task.emit("finish")
+        Task().emit("finish")
 
 
-def test_finish_is_announced_once_as_an_event() -> None:
-    received: list[int] = []
-    with Task() as task:
-        task.on("finish", lambda: received.append(task.ctx.total_step))
-        task.use(lambda ctx: setattr(ctx, "finish", ctx.total_step == 3))
-        task.run()
-    assert received == [3]
-
-
-def test_finish_of_another_thread_is_heard_in_the_run_that_it_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_finish_of_another_thread_is_heard_in_the_run_that_it_ends(monkeypatch) -> None:
     """Also if that thread is slow to announce it: the task sees the latch before."""
     received: list[int] = []
     with Cluster(2) as cluster, use_router(cluster.routers[0]), Task() as task:
@@ -211,74 +189,36 @@ def test_finish_of_another_thread_is_heard_in_the_run_that_it_ends(
 class TestWaitFor:
     """Blocking until an event comes."""
 
-    def test_it_returns_the_arguments_of_the_event_and_delivers_others_meanwhile(
-        self, clock: ManualClock
-    ) -> None:
+    @pytest.mark.parametrize("async_mode", [False, True])
+    def test_it_returns_the_arguments_and_delivers_other_events(self, clock, async_mode) -> None:
         """A listener is what answers: without delivery the wait would never end."""
-
-        def ask() -> None:
-            clock.until_waiting()
-            task.emit("question")
-
-        with Task(clock=clock) as task:
-            task.on("question", lambda: task.emit("answer", 42, why="x"))
-            asker = threading.Thread(target=ask)
-            got: list[object] = []
-
-            def wait(ctx: Context) -> None:
-                asker.start()
-                got.append(task.wait_for("answer", timeout=10.0))
-
-            task.use(wait).run(max_step=1)
-            asker.join()
-        assert got == [Emission((42,), {"why": "x"})]
-
-    def test_past_its_deadline_it_names_the_event_and_the_timeout(self, clock: ManualClock) -> None:
-        task = Task(clock=clock)
-        failures: list[BaseException] = []
-
-        def wait() -> None:
-            try:
-                task.wait_for("never", timeout=5.0)
-            except DeadlineExceeded as error:
-                failures.append(error)
-
-        waiter = threading.Thread(target=wait)
-        waiter.start()
-        clock.until_waiting()
-        clock.advance(5.0)
-        waiter.join()
-        assert "No event `never` came within 5 s" in str(failures[0])
-
-    def test_a_wait_that_times_out_leaves_another_one_alone(self, clock: ManualClock) -> None:
-        def wait(timeout: float) -> Emission | str | None:
-            try:
-                return task.wait_for("news", timeout)
-            except DeadlineExceeded:
-                return "too late"
-
-        with Task(clock=clock) as task, ThreadPoolExecutor(2) as pool:
-            patient = pool.submit(wait, 9.0)
-            clock.until_waiting(1)
-            hasty = pool.submit(wait, 3.0)
-            clock.until_waiting(2)
-            clock.advance(3.0)
-            assert hasty.result(10.0) == "too late"
-            task.emit("news", 1)
-            assert patient.result(10.0) == Emission((1,), {})
-
-    def test_in_async_mode_a_worker_may_wait_for_an_event_of_a_listener(self, clock) -> None:
         got: list[object] = []
-
-        def wait(ctx: Context) -> None:
-            emission = task.wait_for("answer", timeout=10.0)
-            got.extend(emission.args if emission else [])
 
         def ask(ctx: Context) -> None:
             clock.until_waiting()
             task.emit("question")
 
-        with Task(async_mode=True, n_async_workers=2, clock=clock) as task:
-            task.on("question", lambda: task.emit("answer", 42))
-            task.use(wait).use(ask).run(max_step=1)
-        assert got == [42]
+        def wait(ctx: Context) -> None:
+            asker = threading.Thread(target=ask, args=[ctx])
+            if not async_mode:
+                asker.start()
+            got.append(task.wait_for("answer", timeout=10.0))
+            if not async_mode:
+                asker.join()
+
+        with Task(async_mode=async_mode, n_async_workers=2, clock=clock) as task:
+            task.on("question", lambda: task.emit("answer", 42, why="x"))
+            task.use(wait).use(ask if async_mode else print).run(max_step=1)
+        assert got == [Emission((42,), {"why": "x"})]
+
+    def test_a_wait_past_its_deadline_names_its_event_and_leaves_another_one_alone(self, clock):
+        with Task(clock=clock) as task, ThreadPoolExecutor(2) as pool:
+            patient = pool.submit(task.wait_for, "news", 9.0)
+            clock.until_waiting(1)
+            hasty = pool.submit(task.wait_for, "news", 3.0)
+            clock.until_waiting(2)
+            clock.advance(3.0)
+            with pytest.raises(DeadlineExceeded, match="No event `news` came within 3 s"):
+                hasty.result(10.0)
+            task.emit("news", 1)
+            assert patient.result(10.0) == Emission((1,), {})

@@ -18,16 +18,10 @@ from ding_lite.errors import (
     PeerLost,
     RemoteError,
 )
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.local_router import LocalRouter, labels_of_environment
-from ding_lite.runtime.messaging.router import (
-    Router,
-    current_router,
-    use_router,
-    use_router_in_process,
-)
+from ding_lite.runtime import Context, LocalRouter, Task, current_router, use_router
+from ding_lite.runtime.messaging.local_router import labels_of_environment
+from ding_lite.runtime.messaging.router import Router, use_router_in_process
 from ding_lite.runtime.messaging.streams import Item, ItemId
-from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
 from tests.nodes import delivered
 from tests.threads import together
@@ -53,9 +47,6 @@ def joined(routers: Iterable[Router]) -> list[Receiver]:
         receivers.append(Receiver())
         router.join(receivers[-1])
     return receivers
-
-
-# -- a node that is alone -------------------------------------------------------------------
 
 
 def test_a_router_by_itself_is_not_active_has_no_peers_and_sends_itself_nothing() -> None:
@@ -96,8 +87,6 @@ def test_a_single_node_may_replace_its_handlers_and_publish_to_no_other() -> Non
     assert router.call(0, "choose", 1, 2) == 2
     router.publish("topic", 3, to="collector")
     assert router.published("topic") == 3
-    with pytest.raises(LabelError, match="`to` is empty"):
-        router.publish("topic", 4, to=[])
 
 
 def test_a_call_to_itself_gives_copies_or_the_error_of_the_handler() -> None:
@@ -182,9 +171,6 @@ def test_what_cannot_be_copied_is_refused_as_between_processes() -> None:
         router.call(0, "lock", timeout=10.0)
 
 
-# -- ctx values ----------------------------------------------------------------------------
-
-
 def test_the_values_of_several_shares_arrive_together() -> None:
     with Cluster(3) as cluster:
         receivers = joined(cluster.routers)
@@ -199,29 +185,21 @@ def test_the_values_of_several_shares_arrive_together() -> None:
     ]
 
 
-def test_a_share_that_no_node_would_get_warns_unless_the_node_is_alone(caplog: Any) -> None:
+def test_what_no_node_would_get_warns_once_unless_the_node_is_alone(caplog: Any) -> None:
     with Cluster(2, roles=["learner", "collector"]) as cluster:
         for router in (cluster.routers[0], LocalRouter()):
             with use_router(router), Task() as task:
                 task.share("weights", to=["lerner", "evaluator"]).share("goal", to="collector")
-    [record] = caplog.records
-    assert record.levelname == "WARNING"
-    assert record.getMessage().startswith(
+            for to in ("collectorr", "collector", "collectorr"):
+                router.publish("goal", 1, to=to)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    first, second = caplog.messages
+    assert first.startswith(
         "`task.share('weights')`: No node of this job is matched by `to=['lerner', 'evaluator']`, "
         'so nothing would ever arrive. Did you mean "learner"?'
     )
-
-
-def test_a_value_that_no_node_would_get_warns_once_unless_the_node_is_alone(caplog: Any) -> None:
-    with Cluster(2, roles=["learner", "collector"]) as cluster:
-        for router in (cluster.routers[0], LocalRouter()):
-            for to in ("collectorr", "collector", "collectorr"):
-                router.publish("goal", 1, to=to)
-    [record] = caplog.records
-    assert record.levelname == "WARNING"
-    assert record.getMessage().startswith(
-        "`publish('goal')`: No node of this job is matched by `to=['collectorr']`, "
-        'so nothing would ever arrive. Did you mean "collector"?'
+    assert second.startswith(
+        "`publish('goal')`: No node of this job is matched by `to=['collectorr"
     )
 
 
@@ -313,9 +291,6 @@ def test_a_run_within_a_middleware_ends_only_itself(async_mode: bool) -> None:
     assert [event for _, event, *_ in other.events] == ["finish"]
 
 
-# -- the current router --------------------------------------------------------------------
-
-
 def test_where_nothing_was_launched_the_current_router_is_one_that_is_alone() -> None:
     def look() -> None:
         router = current_router()
@@ -330,17 +305,11 @@ def test_a_router_is_the_current_one_within_its_block_and_no_longer() -> None:
     outer, inner = LocalRouter(), LocalRouter()
     before = current_router()
     with use_router(outer) as entered:
-        assert entered is outer
-        with use_router(inner):
-            assert current_router() is inner
-        assert current_router() is outer
-        with pytest.raises(LookupError), use_router(inner):
-            raise LookupError
+        assert entered is current_router() is outer
+        with pytest.raises(LookupError, match="True"), use_router(inner):
+            raise LookupError(current_router() is inner)
         assert current_router() is outer
     assert current_router() is before
-
-
-# -- streams ---------------------------------------------------------------------------------
 
 
 def test_a_file_with_streams_runs_in_one_process_with_all_roles() -> None:
@@ -382,8 +351,8 @@ def test_the_end_of_the_job_ends_a_wait_for_an_item_and_one_for_room() -> None:
 
     def give_up(task: Task) -> object:
         begun.wait(10.0)
-        task.send("work", 1, to="node.1", timeout=None)
-        task.send("work", 1, to="node.1", timeout=None)
+        for _ in range(2):
+            task.send("work", 1, to="node.1", timeout=None)
         task.finish = True
         return task.send("work", 1, to="node.1", timeout=None)
 
@@ -391,8 +360,7 @@ def test_the_end_of_the_job_ends_a_wait_for_an_item_and_one_for_room() -> None:
         results: list[object] = []
         with Task() as task:
             how = (give_up, receive)[task.router.node_id]
-            task.use(lambda ctx: results.append(how(task)))
-            task.run()
+            task.use(lambda ctx: results.append(how(task))).run()
         return results
 
     with Cluster(2) as cluster:

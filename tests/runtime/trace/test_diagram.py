@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Iterator
 
-from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.router import use_router
-from ding_lite.runtime.task import Task
+from ding_lite.runtime import Context, Task, use_router
 from ding_lite.testing import Cluster
 
 
@@ -44,9 +42,12 @@ def test_the_text_has_a_line_a_middleware_with_its_place_and_what_is_special() -
     )
 
 
-def test_a_task_in_async_mode_is_drawn_as_one_that_does_all_at_once() -> None:
+def test_a_task_in_async_mode_or_without_middleware_can_be_drawn() -> None:
     head = Task(async_mode=True).use(collect).draw().text.splitlines()[0]
     assert head == "task on async, node.0, standalone: 1 middleware, all at once"
+    drawing = Task().draw()
+    assert drawing.text == "task on node.0, standalone: 0 middleware, in order"
+    assert drawing.mermaid == 'flowchart LR\n    start(["ctx"])\n    start'
 
 
 def test_the_chart_has_a_box_a_middleware_goes_round_and_dashes_what_is_left_out() -> None:
@@ -62,12 +63,6 @@ def test_the_chart_has_a_box_a_middleware_goes_round_and_dashes_what_is_left_out
     boxes = re.findall(r"^    (\w+)[(\[]", chart, flags=re.MULTILINE)
     assert boxes == ["start", "m1", "m2", "m3", "m4", "m5"]
     assert re.findall(r"style (\w+) stroke-dasharray", chart) == ["m2"]
-
-
-def test_a_task_without_middleware_can_be_drawn() -> None:
-    drawing = Task().draw()
-    assert drawing.text == "task on node.0, standalone: 0 middleware, in order"
-    assert drawing.mermaid == 'flowchart LR\n    start(["ctx"])\n    start'
 
 
 def test_a_composition_is_drawn_as_what_its_parts_are() -> None:
