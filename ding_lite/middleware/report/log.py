@@ -72,7 +72,7 @@ class _Log(Reporter):
     def write(self, metrics: dict[str, float], env_step: int) -> None:
         (then, before), counters = self._shown, self._counters
         self._shown = now, after = self._clock.now(), counters["env_step"]
-        values = {**counters, **metrics}
+        values = counters | metrics | counters
         cells = {k: as_text(v) for k, v in values.items() if not k.startswith(_DETAILS)}
         if self._has_env_step:
             cells["steps/s"] = f"{(after - before) / max(now - then, 1e-9):,.0f}"
