@@ -136,7 +136,7 @@ def evolve(  # noqa: PLR0913, D417 - all of a run; all but four by name, and few
         >>> result.numbers["generations"] > 0, sorted(result.best.hyperparameters)
         (True, ['batch_size', 'lr'])
     """
-    choices = Choices(**locals())
+    choices = Choices(**locals())  # all arguments, of which it takes the options
     given = {**checked_settings(settings), **more}
     return run_evolution(plan_evolution(policy, env, search, given, choices))
 

@@ -102,7 +102,7 @@ def train(  # noqa: PLR0913, D417 - all of a run; all but three by name, and few
         >>> result.numbers["env_steps"], result.policy.config.lr
         (2000, 0.001)
     """
-    choices = Choices(**locals())
+    choices = Choices(**locals())  # all arguments, of which it takes the options
     return run_plan(make_plan(policy, env, {**checked_settings(settings), **more}, choices))
 
 

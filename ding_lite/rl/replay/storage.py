@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import keyword
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any, TypeAlias
 
@@ -238,8 +238,8 @@ def _shown(state: object) -> str:
     return f"has {sorted(state)}" if isinstance(state, Mapping) else f"is {kind_of(state)}"
 
 
-def check_keys(state: Mapping[str, Any], expected: Mapping[str, Any], what: str) -> None:
-    if not isinstance(state, Mapping) or state.keys() != expected.keys():
+def check_keys(state: Mapping[str, Any], expected: Collection[str], what: str) -> None:
+    if not isinstance(state, Mapping) or state.keys() != set(expected):
         raise CheckpointError(
             f"This is no state of {what}: it {_shown(state)}; {sorted(expected)} were expected."
         )

@@ -107,10 +107,10 @@ def test_a_row_has_the_newest_value_of_each_metric(clock: ManualClock, tmp_path:
 
 def test_a_metric_with_the_name_of_a_counter_does_not_replace_it(tmp_path: Path, capsys) -> None:
     file, row = tmp_path / "metrics.jsonl", {"step": 0.5, "wall_s": 1e9, "train_iter": 0.25}
-    for report in (mw.jsonl(file, every=1), mw.log(every=1)):
+    for reporter in (mw.jsonl(file, every=1), mw.log(every=1)):
         with Task() as task:
             task.use(lambda ctx: ctx.update(env_step=8, metrics={**row, "env_step": 7.0}))
-            task.use(report).run(max_step=1)
+            task.use(reporter).run(max_step=1)
     (found,) = read(file)
     assert (found["step"], found["env_step"], found["train_iter"]) == (1, 8, 0)
     assert found["wall_s"] < 1e9
