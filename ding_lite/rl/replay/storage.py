@@ -18,7 +18,6 @@ import numpy.typing as npt
 import torch
 
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError, did_you_mean, kind_of
-from ding_lite.io.memory import check_fits
 from ding_lite.rl.batch import Array, NumpyArray, Transitions, to_numpy
 from ding_lite.rl.host_or_device import placed
 from ding_lite.rl.replay.frames import Frames
@@ -175,11 +174,6 @@ def _parts(layout: Layout) -> tuple[np.dtype[Any], list[str], bool]:
     small.sort(key=lambda name: -layout[name][1].itemsize)
     formats = [(name, layout[name][1], layout[name][0]) for name in small]
     return np.dtype(formats, align=True), wide, has_frames
-
-
-def check_replay_fits(spec: EnvSpec, *, capacity: int) -> None:
-    needed = Storage.bytes_for(layout_of_spec(spec), capacity=capacity, stack=spec.frame_stack)
-    check_fits(needed, what=f"A replay for {spec.env_id}", capacity=capacity)
 
 
 def layout_of_spec(spec: EnvSpec) -> Layout:
