@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from ding_lite.cli.tables import print_table
 from ding_lite.errors import ConfigError, did_you_mean
 from ding_lite.io.files import named, why
+from ding_lite.io.text import as_text
 from ding_lite.log import configure
-from ding_lite.middleware.report.log import as_text
 from ding_lite.middleware.report.style import (
     COLORS,
     add_legend,

@@ -10,8 +10,8 @@ from statistics import fmean
 from ding_lite.cli.report.records import is_number
 from ding_lite.errors import ConfigError, MissingExtraError, printable
 from ding_lite.io.importing import look_here
+from ding_lite.io.text import as_text
 from ding_lite.log import configure
-from ding_lite.middleware.report.log import as_text
 from ding_lite.recipes.runs.directory import make_directory
 from ding_lite.recipes.runs.loading import find_policy, load_policy
 from ding_lite.recipes.runs.video import check_render_mode, play, play_and_record

@@ -29,6 +29,12 @@ from ding_lite.settings.rules import check_all, whole
 
 logger = logging.getLogger(__name__)
 
+_STATE = {
+    "config", "policy", "learn_every", "birth", "evaluations", "num_new_evaluations", "fault",
+    "steps_not_learned_from", "env_step_seen",
+}  # fmt: skip
+"""The keys of a state; that of a grown policy also has `growth`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Birth:
@@ -186,17 +192,20 @@ class Agent:
         return self.evaluations[-1] if self.evaluations else None
 
     @property
-    def rests(self) -> bool:
+    def is_skipped(self) -> bool:
         """Whether this node skips it: it has a fault, or another node trains it."""
         return self.is_away or self.fault is not None
+
+    rests = is_skipped  # its former name
 
     def mean_fitness(self, window: int) -> float:
         """Return the mean of its newest evaluations, or of as many as there are.
 
-        It is minus infinity for an agent that rests or was never evaluated, and if the mean is NaN.
+        It is minus infinity for an agent that is skipped or was never evaluated, and for a mean of
+        NaN.
         """
         mean = fmean(self.evaluations[-window:]) if self.evaluations else math.nan
-        return -math.inf if self.rests or math.isnan(mean) else mean
+        return -math.inf if self.is_skipped or math.isnan(mean) else mean
 
     def note_evaluation(self, value: float) -> None:
         """Record the mean return of an evaluation."""
@@ -274,8 +283,7 @@ class Agent:
         Raises:
             CheckpointError: The state is not that of an agent.
         """
-        missing = self.state_dict().keys() - state.keys() - {"growth"}
-        if missing:
+        if missing := _STATE - state.keys():
             raise CheckpointError(f"This is no state of an agent: it lacks {sorted(missing)}.")
         try:
             config = as_config(type(self.config), state["config"])

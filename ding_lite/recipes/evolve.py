@@ -136,7 +136,7 @@ def evolve(  # noqa: PLR0913, D417 - all of a run; all but four by name, and few
         >>> result.numbers["generations"] > 0, sorted(result.best.hyperparameters)
         (True, ['batch_size', 'lr'])
     """
-    choices = Choices(**locals())
+    choices = Choices(**locals())  # all arguments, of which it takes the options
     given = {**checked_settings(settings), **more}
     return run_evolution(plan_evolution(policy, env, search, given, choices))
 
@@ -206,20 +206,26 @@ def run_evolution(plan: EvolvePlan) -> EvolveResult:
     options, config = plan.options, plan.config
     with ExitStack() as ends:
         everywhere = _make_envs(plan, ends)
+        envs = everywhere["envs"]
         elsewhere = {} if options.device == "cpu" else {"device": options.device}
         population = Population.of(
             partial(plan.recipe.policy, **elsewhere),
-            everywhere[0].spec,
+            envs.spec,
             plan.search,
             size=config.population,
             seed=options.seed,
             config=plan.policy_config,
             **plan.parts,
         )
-        config.check_sizes(everywhere[0], population[0].policy)
+        config.check_sizes(envs)
+        task, agents = Task(), 2 * len(population)  # half of the env steps is for evaluations
+        config = config.within(options.max_env_steps, envs.num_envs, agents=agents)
+        # Before there is a directory, as it refuses settings that do not fit.
+        stored = config.learn(task, population, envs, seed=options.seed)
+        parts = {"population": population, **everywhere, "task": task, **stored}
         with plan.open_run() as run:
             best_agent = mw.keep_best(population, run.best)
-            taken = _run(plan, run, best_agent, everywhere)
+            taken = _run(plan, run, config, parts, best_agent)
             numbers = run.judge(best_agent.agent.policy, eval_share=_VERDICT_SHARE)
             numbers |= {
                 "population": len(population),
@@ -244,7 +250,7 @@ def run_evolution(plan: EvolvePlan) -> EvolveResult:
     )
 
 
-def _make_envs(plan: EvolvePlan, ends: ExitStack) -> tuple[Envs, Envs, Envs | None]:
+def _make_envs(plan: EvolvePlan, ends: ExitStack) -> dict[str, Envs]:
     """Make the environments of training, of evaluations, and of whole episodes if those are cut."""
     options, config, count = plan.options, plan.config, plan.config.eval_episodes
 
@@ -262,21 +268,21 @@ def _make_envs(plan: EvolvePlan, ends: ExitStack) -> tuple[Envs, Envs, Envs | No
     limit = {} if most is None else {"max_episode_steps": most}
     evaluate = make(options.env, count, options.seed_for("evaluation"), env_args=limit)
     seed = options.seed_for("confirmation")
-    return train, evaluate, make(options.env, count, seed) if limit else None
+    confirm = {"confirm_envs": make(options.env, count, seed)} if limit else {}
+    return {"envs": train, "eval_envs": evaluate, **confirm}
 
 
 def _run(
     plan: EvolvePlan,
     run: Run,
+    config: EvolutionConfig,
+    parts: Mapping[str, Any],
     best_agent: KeepBestAgent,
-    everywhere: tuple[Envs, Envs, Envs | None],
 ) -> dict[str, Any]:
     """Run the evolution; return the env steps of evaluations and any excess over the budget."""
     search, population = plan.search, best_agent.population
-    envs, eval_envs, confirm_envs = everywhere
-    options, agents = run.options, 2 * len(population)  # half of the env steps is for evaluations
-    config = plan.config.within(options.max_env_steps, envs.num_envs, agents=agents)
-    generation = config.every(config.eval_every, envs.num_envs)
+    options, eval_envs = run.options, parts["eval_envs"]
+    generation = config.every(config.eval_every, options.num_envs)
     goal = options.target + config.target_margin
     evaluate = mw.evaluate(
         population,
@@ -285,7 +291,7 @@ def _run(
         stop_at=goal,
         episodes=config.eval_episodes,
         confirm=config.confirm_episodes,
-        confirm_envs=confirm_envs,
+        confirm_envs=parts.get("confirm_envs"),
         max_env_steps=options.max_env_steps,
     )
     breed = mw.evolve(
@@ -300,15 +306,7 @@ def _run(
         every=generation,
         longest=longest_evaluation(eval_envs, config.eval_episodes * len(population)),
     )
-    with Task() as task:
-        parts: dict[str, object] = {
-            "population": population,
-            "envs": envs,
-            "eval_envs": eval_envs,
-            "task": task,
-            **({} if confirm_envs is None else {"confirm_envs": confirm_envs}),
-            **config.learn(task, population, envs, seed=options.seed),
-        }
+    with parts["task"] as task:
         task.use(evaluate).use(best_agent).use(breed).use(budget)
         plan.save_and_report(task, run, parts, config)
         if not run.quiet:

@@ -23,7 +23,6 @@ from ding_lite.recipes.train_config import (
 )
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
 from ding_lite.settings.config import suggests
@@ -152,7 +151,7 @@ class TurnsConfig(FromStore, EvolutionConfig):
     def turn_steps(self, num_envs: int) -> int:
         return num_envs * math.ceil(self.turn / num_envs)
 
-    def check_sizes(self, envs: Envs, policy: Policy) -> None:
+    def check_sizes(self, envs: Envs) -> None:
         check_steps_fit(envs.spec, self.turn, turn=self.turn)
 
 

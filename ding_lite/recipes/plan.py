@@ -212,11 +212,7 @@ def make_plan(
         maker = EnvMaker.of(maker, args=ATARI_ARGS, wrappers=[play_atari])
         usual["frame_stack"] = FRAME_STACK
     values = values.but("default", **usual, target=maker.reward_threshold)
-    asked, share = values.source("eval_every"), values.source("eval_share")
-    # The config.json of a run has a share in any case.
-    is_usual = (asked, share) == ("given", "file") and bool(choices.in_file.described)
-    if asked in ("given", "file", "run") and (is_usual or "eval_share" not in values):
-        values = values.but(asked, eval_share=None)
+    values = _without_usual_share(values, choices)
     if vector is not None:
         values = _of_vector(vector, values)
 
@@ -236,6 +232,17 @@ def make_plan(
         values=values,
         reports=[mw.report(_function(name), every=every) for name in options.report],
     )
+
+
+def _without_usual_share(values: Layers, choices: Choices) -> Layers:
+    """Return the values without an `eval_share` by default, if `eval_every` was chosen."""
+    source = values.source("eval_every")
+    if source not in ("given", "file", "run"):
+        return values
+    is_asked = "eval_share" in values
+    if source == "given" and values.source("eval_share") == "file" and choices.in_file.described:
+        is_asked = False  # the config.json of a run has a share in any case
+    return values if is_asked else values.but(source, eval_share=None)
 
 
 def _unchosen(recipe: Recipe, maker: EnvMaker, choices: Choices) -> dict[str, Mapping[str, Any]]:

@@ -10,16 +10,14 @@ from functools import partial
 from typing import Any, Self, TypeAlias, cast
 
 from ding_lite import middleware as mw
-from ding_lite.middleware.checks import check_batch
 from ding_lite.recipes.runs.verdict import ENVS_FOR_ONE_OF_EVALUATIONS, verdict_is_short
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.formulas.schedules import Schedule, linear
 from ding_lite.rl.networks.precision import Precision
-from ding_lite.rl.protocols import ActorCritic, BatchConfig, Policy
+from ding_lite.rl.protocols import ActorCritic, Policy
 from ding_lite.rl.replay.episodes import EpisodeBuffer
 from ding_lite.rl.replay.prioritized import PrioritizedReplay
-from ding_lite.rl.replay.storage import check_replay_fits
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.saving import Stateful
@@ -57,8 +55,8 @@ class Learning(ABC):
     def turn_steps(self, num_envs: int) -> int:
         """Return the env steps that a policy makes before it learns."""
 
-    def check_sizes(self, envs: Envs, policy: Policy) -> None:  # noqa: B027 - may be nothing
-        """Refuse settings that need more memory than the machine has."""
+    def check_sizes(self, envs: Envs) -> None:  # noqa: B027 - may be nothing
+        """Refuse settings that need more memory than the machine has, also in a long run."""
 
     @abstractmethod
     def normalizer(self, envs: Envs) -> Envs | None:
@@ -103,13 +101,6 @@ class FromReplay(FromStore):
     warmup: int = setting(1_000, NATURAL)
     """Random env steps before the first update. More makes the first batches more diverse."""
 
-    def check_sizes(self, envs: Envs, policy: Policy) -> None:
-        check_replay_fits(envs.spec, capacity=self.capacity)
-        check_steps_fit(envs.spec, policy.n_step * envs.num_envs, n_step=policy.n_step)
-        if isinstance(policy.config, BatchConfig):
-            check_batch(policy.config.batch_size, capacity=self.capacity)
-        super().check_sizes(envs, policy)
-
     def start(self, task: Task, envs: Envs, policy: Policy, seed: int) -> ReplayBuffer:
         replay = self.make_replay(envs, seed)
         if self.warmup:
@@ -151,7 +142,7 @@ class FromRollouts(Learning):
     def turn_steps(self, num_envs: int) -> int:
         return num_envs * self.unroll
 
-    def check_sizes(self, envs: Envs, policy: Policy) -> None:
+    def check_sizes(self, envs: Envs) -> None:
         check_steps_fit(envs.spec, self.unroll * envs.num_envs, unroll=self.unroll)
 
     def stages(self, policy: Policy, envs: Envs, replay: object = None) -> list[Middleware]:

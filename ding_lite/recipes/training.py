@@ -18,7 +18,7 @@ from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.train_config import SingleConfig
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from ding_lite.rl.envs.making import EnvLike, EnvWrapper
-from ding_lite.rl.envs.vector import Envs, make_envs
+from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat_module import MakeModule
@@ -102,7 +102,7 @@ def train(  # noqa: PLR0913, D417 - all of a run; all but three by name, and few
         >>> result.numbers["env_steps"], result.policy.config.lr
         (2000, 0.001)
     """
-    choices = Choices(**locals())
+    choices = Choices(**locals())  # all arguments, of which it takes the options
     return run_plan(make_plan(policy, env, {**checked_settings(settings), **more}, choices))
 
 
@@ -124,10 +124,14 @@ def run_plan(plan: RunPlan) -> TrainResult:
         ) as eval_envs,
     ):
         policy = plan.make_policy(envs.spec)
-        config.check_sizes(envs, policy)
+        config.check_sizes(envs)
+        task, config = Task(), config.within(options.max_env_steps, envs.num_envs)
+        # Before there is a directory, as it refuses settings that do not fit.
+        stored = config.learn(task, policy, envs, seed=options.seed)
+        parts = {"policy": policy, "envs": envs, "eval_envs": eval_envs, "task": task, **stored}
         with plan.open_run() as run:
             keep_best = mw.keep_best(policy, run.best)
-            ctx, evaluate = _run(plan, run, policy, envs, eval_envs, keep_best)
+            ctx, evaluate = _run(plan, run, config, parts, keep_best)
             best = _best_before(run, ctx)
             confirmed = evaluate.final(ctx.get("env_step", 0))
 
@@ -151,27 +155,18 @@ def run_plan(plan: RunPlan) -> TrainResult:
 def _run(
     plan: RunPlan,
     run: Run,
-    policy: Policy,
-    envs: Envs,
-    eval_envs: Envs,
+    config: SingleConfig,
+    parts: Mapping[str, Any],
     keep_best: Middleware,
 ) -> tuple[Context, Evaluate]:
     """Train; return the last ctx, and the middleware that has evaluated the policy."""
-    options = run.options
-    config = cast(SingleConfig, plan.config).within(options.max_env_steps, envs.num_envs)
+    options, eval_envs = run.options, parts["eval_envs"]
     goal = options.target + config.target_margin
-    with Task() as task:
-        parts: dict[str, object] = {
-            "policy": policy,
-            "envs": envs,
-            "eval_envs": eval_envs,
-            "task": task,
-        }
-        parts |= config.learn(task, policy, envs, seed=options.seed)
+    with parts["task"] as task:
         evaluate = mw.evaluate(
-            policy,
+            parts["policy"],
             eval_envs,
-            every=config.every(config.eval_every, envs.num_envs),
+            every=config.every(config.eval_every, options.num_envs),
             stop_at=goal,
             episodes=config.num_eval_episodes,
             confirm=config.confirm_episodes,

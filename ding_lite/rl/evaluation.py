@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -14,7 +14,7 @@ import numpy as np
 
 from ding_lite.errors import ConfigError, NonFiniteError
 from ding_lite.rl.batch import BoolArray, NumpyArray
-from ding_lite.rl.envs.vector import Envs
+from ding_lite.rl.envs.vector import Envs, Episode
 from ding_lite.rl.memory import memory_of
 from ding_lite.rl.protocols import Policy
 
@@ -73,10 +73,7 @@ def play(
     env_steps = 0
     envs.reset()
     envs.take_finished()
-    memory = memory_of(policy, envs.num_envs)
-    act: Callable[..., NumpyArray] = policy.act
-    if memory is not None:
-        act = partial(act, memory=memory)
+    steps = greedy_steps(policy, envs)
     while any(len(own) < wanted for own in returns) and env_steps < most:
         if env_steps == _LONG * envs.num_envs and not all(returns):
             logger.warning(
@@ -85,15 +82,25 @@ def play(
                 envs.spec.env_id,
                 env_steps,
             )
-        step = envs.step(act(envs.obs, explore=False))
-        if memory is not None:
-            memory.reset(step.terminated | step.truncated)
-        env_steps += envs.num_envs
-        for episode in envs.take_finished():
+        for episode in next(steps):
             returns[episode.env_index].append(episode.ret)
+        env_steps += envs.num_envs
     ended = sum(len(own[:wanted]) for own in returns)
     total = sum(sum(own[:wanted]) for own in returns)
     return Played(total / ended if ended else float(envs.returns.mean()), env_steps, ended)
+
+
+def greedy_steps(policy: Policy, envs: Envs) -> Iterator[list[Episode]]:
+    """Make env steps without end, by greedy actions; yield the episodes that end in each."""
+    memory = memory_of(policy, envs.num_envs)
+    act: Callable[..., NumpyArray] = policy.act
+    if memory is not None:
+        act = partial(act, memory=memory)
+    while True:
+        step = envs.step(act(envs.obs, explore=False))
+        if memory is not None:
+            memory.reset(step.terminated | step.truncated)
+        yield envs.take_finished()
 
 
 @dataclass(frozen=True)

@@ -331,6 +331,16 @@ def test_a_state_of_another_population_size_is_refused(spec: EnvSpec) -> None:
         Population.of(PPO, spec, size=2).load_state_dict(small.state_dict())
 
 
+def test_an_agent_copies_no_weights_of_its_own_to_load_others(spec: EnvSpec, monkeypatch) -> None:
+    agent = Population.of(DQN, spec, size=1, config=SMALL)[0]
+    state = agent.state_dict()
+    monkeypatch.setattr(agent.policy, "state_dict", lambda: pytest.fail("it copied its weights"))
+    agent.load_state_dict(state)
+    for name in state:
+        with pytest.raises(CheckpointError, match=rf"it lacks \['{name}'\]"):
+            agent.load_state_dict({key: state[key] for key in state if key != name})
+
+
 def test_updates_follow_the_env_steps_of_an_agent_and_an_heir_owes_those_of_its_parent(spec):
     heir, agent = Population.of(DQN, spec, Search(learn_every=integer(3, 4)), size=2)
     heir.learn_every = agent.learn_every = 3

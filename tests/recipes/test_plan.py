@@ -27,6 +27,7 @@ from ding_lite.recipes.train_config import OffPolicyConfig
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQNConfig
+from ding_lite.runtime.task import Task
 from ding_lite.settings.config import as_config
 
 
@@ -116,7 +117,7 @@ def test_the_replay_of_images_fits_into_memory_and_networks_for_them_are_not_mut
     assert (found.settings["hidden"], found.values.source("capacity")) == ((256, 256), "space")
     assert 10_000 < found.settings["capacity"] < 100_000
     with make_envs(EpisodeRecorder, 1) as envs:
-        found.config.check_sizes(envs, found.make_policy(envs.spec))
+        assert found.config.start(Task(), envs, found.make_policy(envs.spec), 0) is not None
         several = plan_evolution(name, EpisodeRecorder, None, {"hidden": (8,)}, Choices())
         several.config.mutation(several.search, 0).check(several.make_policy(envs.spec))
     assert "mutate_architecture, mutate_weights," in (several.note or "")

@@ -12,8 +12,8 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
+from ding_lite.io.text import as_text, as_tick
 from ding_lite.middleware.report.evolution import families
-from ding_lite.middleware.report.log import as_text
 from ding_lite.middleware.report.style import LARGEST
 from ding_lite.rl.batch import NumpyArray
 
@@ -98,13 +98,13 @@ def chart(
         _, down = place(x_low, y)
         parts += [
             tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=down, y2=down, class_="grid"),
-            tag("text", _short(y), x=_LEFT - 7, y=down + 4, text_anchor="end"),
+            tag("text", as_tick(y), x=_LEFT - 7, y=down + 4, text_anchor="end"),
         ]
     for x in ticks(x_low, x_high, most=6):
         if x_label == "generation" and not float(x).is_integer():
             continue
         right, _ = place(x, y_low)
-        parts.append(tag("text", _short(x), x=right, y=_HEIGHT - 17, text_anchor="middle"))
+        parts.append(tag("text", as_tick(x), x=right, y=_HEIGHT - 17, text_anchor="middle"))
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     parts.append(tag("text", x_label, x=middle, y=_HEIGHT - 3, text_anchor="middle"))
     if target is not None:
@@ -170,13 +170,6 @@ def ticks(low: float, high: float, *, most: int) -> list[float]:
         factor for factor in (1, 2, 2.5, 5, 10, 20) if (high - low) <= most * step * factor
     )
     return [step * k for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
-
-
-def _short(value: float) -> str:
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.4g}{letter}"
-    return f"{value:.4g}"
 
 
 def family(lives: Sequence[Mapping[str, Any]]) -> Element:

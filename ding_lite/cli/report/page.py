@@ -15,7 +15,7 @@ import numpy as np
 from ding_lite.cli.report.figures import NUM_COLORS, Line, chart, color_of, family, figure, tag
 from ding_lite.cli.report.records import OF_TRAINING, Record, Stage, is_number, rates
 from ding_lite.io.files import named
-from ding_lite.middleware.report.log import as_text
+from ding_lite.io.text import as_text
 from ding_lite.middleware.report.throughput import STAGE_SECONDS
 from ding_lite.recipes.runs.results import (
     Result,

@@ -16,9 +16,9 @@ from ding_lite.cli.report.server import Server
 from ding_lite.errors import ConfigError, DingLiteError
 from ding_lite.io.files import replacing
 from ding_lite.io.importing import look_here
+from ding_lite.io.text import as_text
 from ding_lite.log import configure
 from ding_lite.middleware.report.jsonl import file_path
-from ding_lite.middleware.report.log import as_text
 from ding_lite.recipes.runs.directory import make_directory
 from ding_lite.recipes.runs.loading import load_policy
 from ding_lite.recipes.runs.results import Result, find_results

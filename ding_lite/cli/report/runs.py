@@ -14,8 +14,8 @@ from ding_lite.cli.report.records import OF_TRAINING, Record
 from ding_lite.cli.tables import print_table
 from ding_lite.errors import ConfigError, printable
 from ding_lite.io.files import by_number, named
+from ding_lite.io.text import as_text
 from ding_lite.log import configure
-from ding_lite.middleware.report.log import as_text
 from ding_lite.recipes.runs.results import read_result, runs_in
 from ding_lite.rl.envs.naming import short_name
 

@@ -145,10 +145,10 @@ class _Fetch:
 
     def __call__(self, ctx: Context) -> None:
         server = self.server
-        looks = ctx.total_step % self.every == 0
-        if looks and self.wait_for_new and not (is_alone(self.router) or self._publishes()):
+        is_due = ctx.total_step % self.every == 0
+        if is_due and self.wait_for_new and not (is_alone(self.router) or self._publishes()):
             self._wait_until_new(ctx)
-        if server.announced is not None and (looks or self._is_too_old(server.fetched)):
+        if server.announced is not None and (is_due or self._is_too_old(server.fetched)):
             if self._is_too_old(server.arrived):
                 self._wait_until_young(ctx)
             if server.arrived != server.fetched and (model := server.fetch()) is not None:

@@ -71,7 +71,7 @@ class _AverageAgents:
 
     def __call__(self, ctx: Context) -> Iterator[None]:
         self._count(ctx)
-        agents = [agent for agent in self._population if not agent.rests]
+        agents = [agent for agent in self._population if not agent.is_skipped]
         states = [agent.policy.state_dict() for agent in agents]
         means = mean_of_states(self._processes, "average_agents", states)
         for agent, state in zip(agents, means, strict=True):

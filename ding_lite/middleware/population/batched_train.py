@@ -47,7 +47,7 @@ class TrainTogether:
         """
         groups: defaultdict[Hashable, list[int]] = defaultdict(list)
         for index, (train, ctx) in enumerate(zip(self.trains, contexts, strict=True)):
-            key = None if train.policy.rests else self.key_of(train, ctx)
+            key = None if train.policy.is_skipped else self.key_of(train, ctx)
             if key is not None:
                 groups[key].append(index)
         stacks: dict[Hashable, Stack[Any]] = {}

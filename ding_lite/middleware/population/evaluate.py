@@ -56,7 +56,7 @@ class EvaluatePopulation:
         agents = self.population.agents
         played = self._play(ctx, agents, self.envs, self.episodes)
         for agent, returns in zip(agents, played, strict=True):
-            if not agent.rests:
+            if not agent.is_skipped:
                 agent.note_evaluation(fmean(returns))
         self.judge_best(ctx)
 
@@ -79,7 +79,7 @@ class EvaluatePopulation:
             best = self.population.best
             value = best.mean_fitness(1)
             returns = self._fresh_returns(ctx, best) if value >= self.goal else []
-            if value == -math.inf or not best.rests:
+            if value == -math.inf or not best.is_skipped:
                 return value, returns
 
     def _fresh_returns(self, ctx: Context, agent: Agent) -> list[float]:
@@ -90,7 +90,7 @@ class EvaluatePopulation:
             count = math.ceil((self.confirm - len(returns)) / self._num_processes)
             [more] = self._play(ctx, [agent], envs, min(at_once, count))
             returns += more
-            if agent.rests or is_below(self.goal, returns):
+            if agent.is_skipped or is_below(self.goal, returns):
                 break
         return returns
 
@@ -130,7 +130,9 @@ def report_fitness(ctx: Context, population: Population, value: float) -> None:
     """Write the metrics of an evaluation; `value` is the return of the best agent."""
     ctx.metrics["eval_return"] = value
     ctx.metrics["eval_steps"] = ctx.eval_steps
-    known = [agent.evaluations[-1] for agent in population if agent.evaluations and not agent.rests]
+    known = [
+        agent.evaluations[-1] for agent in population if agent.evaluations and not agent.is_skipped
+    ]
     if known:
         ctx.metrics["fitness_mean"] = fmean(known)
 
@@ -147,7 +149,7 @@ def _play_here(
 ) -> tuple[list[tuple[float, ...]], int]:
     """Return each agent's returns in this process, and the env steps; NaN for those that rest."""
     returns, env_steps = [(math.nan,) * episodes for _ in agents], 0
-    while healthy := [place for place, agent in enumerate(agents) if not agent.rests]:
+    while healthy := [place for place, agent in enumerate(agents) if not agent.is_skipped]:
         act = ActTogether([agents[place] for place in healthy])
         try:
             played = play_each(act, envs, episodes=[episodes] * len(healthy), reset=act.reset)

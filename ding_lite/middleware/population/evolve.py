@@ -94,7 +94,7 @@ class _ForEach:
                 done = train_together(contexts, counters) if train_together is not None else ()
                 own = zip(stage, self._population, contexts, strict=True)
                 for index, (fn, agent, one) in enumerate(own):
-                    if index not in done and not agent.rests:
+                    if index not in done and not agent.is_skipped:
                         _run_one(fn, agent, one, counters, onion)
         except BaseException as error:  # noqa: BLE001 - raised again unless handled
             onion.unwind(error)

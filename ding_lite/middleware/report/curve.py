@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.io.text import as_text
 from ding_lite.middleware.checks import number
-from ding_lite.middleware.report.log import as_text
 from ding_lite.middleware.report.reporter import ending, is_of_files
 from ding_lite.middleware.report.style import (
     BLUE,

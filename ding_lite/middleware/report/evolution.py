@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ding_lite.evolution.population import Life, Population
-from ding_lite.middleware.report.log import as_text, terminal
+from ding_lite.io.text import as_text
+from ding_lite.middleware.report.log import terminal
 from ding_lite.middleware.report.style import (
     BLUE,
     COLORS,

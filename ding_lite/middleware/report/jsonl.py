@@ -33,9 +33,10 @@ def jsonl(
     """Write a row with the newest metrics periodically, and one when the run ends.
 
     A row also has the counters, the seconds of the run (`wall_s`), and the env step of the newest
-    `eval_return` (`eval_env_step`). Each evaluation is in a row, even if the next one follows
-    before the end of the period. A resumed run removes rows that are newer than its checkpoint, and
-    the one that was written when the run ended.
+    `eval_return` (`eval_env_step`); a metric with the name of a counter, or `wall_s`, is left out.
+    Each evaluation is in a row, even if the next one follows before the end of the period. A
+    resumed run removes rows that are newer than its checkpoint, and the one that was written when
+    the run ended.
 
     Context:
         reads: env_step, metrics, total_step, train_iter
@@ -89,8 +90,8 @@ class _RowFile(Reporter):
         self._wall_s_before = self._clock.now() - self._started
 
     def _append(self, metrics: Mapping[str, Any]) -> None:
-        wall_s = round(self._clock.now() - self._started, 3)
-        row = {**self._counters, "wall_s": wall_s, **{k: number(k, v) for k, v in metrics.items()}}
+        counters = {**self._counters, "wall_s": round(self._clock.now() - self._started, 3)}
+        row = counters | {k: number(k, v) for k, v in metrics.items()} | counters
         finite = {k: v if math.isfinite(v) else None for k, v in row.items()}
         with naming(self._path), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(finite) + "\n")

@@ -1,14 +1,14 @@
-"""Write log lines; helpers that the other reports share."""
+"""Write log lines, on the terminal that the other reports share."""
 
 from __future__ import annotations
 
 import functools
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.io.text import as_text
 from ding_lite.log import write_to_stderr
 from ding_lite.middleware.checks import Period
 from ding_lite.middleware.report.reporter import Reporter
@@ -72,7 +72,7 @@ class _Log(Reporter):
     def write(self, metrics: dict[str, float], env_step: int) -> None:
         (then, before), counters = self._shown, self._counters
         self._shown = now, after = self._clock.now(), counters["env_step"]
-        values = {**counters, **metrics}
+        values = counters | metrics | counters
         cells = {k: as_text(v) for k, v in values.items() if not k.startswith(_DETAILS)}
         if self._has_env_step:
             cells["steps/s"] = f"{(after - before) / max(now - then, 1e-9):,.0f}"
@@ -107,15 +107,6 @@ def _words(column: str) -> list[str]:
 def _heading(columns: Sequence[str]) -> list[str]:
     cells = [[f"{word:>{_width(column)}}" for word in _words(column)] for column in columns]
     return ["  ".join(line) for line in zip(*cells, strict=True)]
-
-
-def as_text(value: float) -> str:
-    """Format a number with few digits, such as 12,480, 0.0123 and 341.2."""
-    if not math.isfinite(value):
-        return str(value)
-    if value == int(value) and abs(value) < 1e9:
-        return f"{int(value):,}"
-    return f"{value:,.1f}" if 100 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
 class _StandardError:

@@ -6,9 +6,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.io.text import as_clock, as_text
 from ding_lite.middleware.checks import number
 from ding_lite.middleware.env_step_budget import spent
-from ding_lite.middleware.report.log import as_text, terminal
+from ding_lite.middleware.report.log import terminal
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings.rules import at_least, check_all
@@ -156,7 +157,7 @@ class _Progress:
         parts["env_step"] = Text.assemble(
             (f"{self._env_step:,}", "bold"), (f"{most} env steps", "dim")
         )
-        parts["rate"] = Text(_format_rate(self._steps_per_second))
+        parts["rate"] = Text(f"{self._steps_per_second:,.0f} steps/s")
         for name, (label, text, style) in _SHOWN.items():
             if name not in self._latest:
                 continue
@@ -165,10 +166,10 @@ class _Progress:
                 after = f"/{as_text(self._target)}"
                 style = "bold green" if value >= self._target else style
             parts[name] = Text.assemble((label, "dim"), (text(value), style), (after, "dim"))
-        parts["time"] = Text(_format_seconds(self._clock.now() - self._started))
+        parts["time"] = Text(as_clock(self._clock.now() - self._started))
         if self._max is not None and self._steps_per_second > 0 and not self._ended:
             left = max(0, self._max - self._env_step) / self._steps_per_second
-            parts["time"].append(f", at most {_format_seconds(left)} left", "dim")
+            parts["time"].append(f", at most {as_clock(left)} left", "dim")
         return parts
 
 
@@ -177,15 +178,3 @@ def _bar(share: float, width: int) -> Text:
 
     full = round(min(max(share, 0.0), 1.0) * width)
     return Text.assemble(("━" * full, "green"), ("━" * (width - full), "bright_black"))
-
-
-def _format_rate(per_second: float) -> str:
-    if per_second >= 10_000:
-        return f"{per_second / 1000:.0f}k steps/s"
-    return f"{per_second:,.0f} steps/s"
-
-
-def _format_seconds(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ding_lite.errors import ConfigError
 from ding_lite.io.files import naming, replacing
+from ding_lite.io.text import as_text, as_tick
 from ding_lite.middleware.report.jsonl import file_path
-from ding_lite.middleware.report.log import as_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,8 +67,8 @@ def style_axes(axes: Axes, *, y_label: str) -> None:
     axes.set_xlabel("env steps", fontsize=11, color=INK, labelpad=6)
     axes.set_ylabel(y_label, fontsize=11, color=INK, labelpad=6)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 2.5, 5, 10], integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _format_axis(value)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _format_axis(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: as_tick(value)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: as_tick(value)))
     axes.tick_params(colors=GREY, labelcolor=INK, labelsize=10, length=0, pad=6)
     axes.grid(axis="y", color="#e4e7eb", linewidth=1.0)
     axes.set_axisbelow(True)
@@ -141,9 +141,3 @@ def save_picture(figure: Figure, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as unfinished:
         figure.savefig(unfinished)
-
-
-def _format_axis(value: float) -> str:
-    if abs(value) >= 1e6:
-        return f"{value / 1e6:g}M"
-    return f"{value / 1e3:g}k" if abs(value) >= 1e3 else f"{value:g}"

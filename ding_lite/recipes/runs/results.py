@@ -115,7 +115,7 @@ class Result:
 
     def _judged(self, name: str) -> float | None:
         value = self.verdict.get(name)
-        return float(value) if isinstance(value, int | float) and _is_told(value) else None
+        return float(value) if isinstance(value, int | float) and _is_json_number(value) else None
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -337,12 +337,12 @@ def _row(line: bytes) -> dict[str, Any] | None:
     """Read a JSON object of numbers and nulls; None for anything else."""
     with suppress(ValueError):
         row = parse_json(line)
-        if isinstance(row, dict) and all(map(_is_told, row.values())):
+        if isinstance(row, dict) and all(map(_is_json_number, row.values())):
             return row
     return None
 
 
-def _is_told(value: object) -> bool:
+def _is_json_number(value: object) -> bool:
     """Return whether `middleware.jsonl` can have written a value: null, or a number of 64 bits."""
     if isinstance(value, int):
         return value.bit_length() < 64

@@ -15,7 +15,6 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -31,7 +30,7 @@ from ding_lite.recipes.runs.directory import make_directory
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.making import EnvMaker, EnvWrapper
 from ding_lite.rl.envs.vector import Episode, make_envs
-from ding_lite.rl.memory import memory_of
+from ding_lite.rl.evaluation import greedy_steps
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings.environment import process_environ, suggest_environ
@@ -57,7 +56,6 @@ def play(
     """Play greedy episodes one after the other, and yield each when it has ended."""
     spec = policy.spec
     drawn = {} if render_mode is None else {"render_mode": render_mode}
-    played = 0
     with make_envs(
         spec.maker or spec.env_id,
         1,
@@ -66,17 +64,8 @@ def play(
         wrappers=wrappers,
         env_args=drawn,
     ) as envs:
-        memory = memory_of(policy, 1)
-        act: Callable[..., NumpyArray] = policy.act
-        if memory is not None:
-            act = partial(act, memory=memory)
-        while played < episodes:
-            step = envs.step(act(envs.obs, explore=False))
-            if memory is not None:
-                memory.reset(step.terminated | step.truncated)
-            finished = envs.take_finished()
-            played += len(finished)
-            yield from finished
+        ended = itertools.chain.from_iterable(greedy_steps(policy, envs))
+        yield from itertools.islice(ended, episodes)
 
 
 def record_video(

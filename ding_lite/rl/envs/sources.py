@@ -213,13 +213,13 @@ class NativeVector:
         self._checked_obs = ObsCheck(self._name, spec)
         self._newest: NumpyArray = np.empty(0)
         self._returns_reset_only = False
-        self._told: list[tuple[int, Any, NumpyArray]] = []
+        self._newest_final_obs: list[tuple[int, Any, NumpyArray]] = []
         """The newest `final_obs` by environment, as they are and as frames."""
         try:
             mode = self._autoreset_mode()
-            self._tells_last = mode == AutoresetMode.SAME_STEP
+            self._returns_final_obs = mode == AutoresetMode.SAME_STEP
             self._check_processes(mode)
-            if not self._tells_last and env.num_envs > 1:
+            if not self._returns_final_obs and env.num_envs > 1:
                 self._check_mask()
         except BaseException:
             self.close()
@@ -242,9 +242,9 @@ class NativeVector:
         truncated = check_batch(self._name, "truncated", truncated, shape=one_each, kinds="b")
         frames = self._batch(raw, info, "step", matters_N=~terminated)
         done_N = terminated | truncated
-        if self._told:
-            self._check_told(done_N)
-        if self._tells_last and done_N.any():
+        if self._newest_final_obs:
+            self._check_final_obs_kept(done_N)
+        if self._returns_final_obs and done_N.any():
             self._newest, frames = frames, frames.copy()
             ended = np.flatnonzero(done_N).tolist()
             if "final_obs" not in info:
@@ -258,7 +258,7 @@ class NativeVector:
             rows = np.zeros_like(self._form.empty(len(last)))
             for row, raw_row in zip(rows, last, strict=True):
                 self._form.write_row(row, self._checked_obs(raw_row, "final_obs"))
-            self._told = [*zip(ended, last, rows.copy(), strict=True)]
+            self._newest_final_obs = [*zip(ended, last, rows.copy(), strict=True)]
             if self._spec.has_action_mask:
                 final = info.get("final_info", {})
                 matters_N = done_N & ~terminated  # only ended episodes have a final mask
@@ -267,10 +267,10 @@ class NativeVector:
             frames[done_N] = rows
         return frames, np.array(reward, np.float32), np.array(terminated), np.array(truncated)
 
-    def _check_told(self, done_N: BoolArray) -> None:
+    def _check_final_obs_kept(self, done_N: BoolArray) -> None:
         """Raise if a `final_obs` has changed since, in an environment that did not end again."""
         again = np.zeros_like(self._form.empty(1)[0])
-        for index, raw, row in self._told:
+        for index, raw, row in self._newest_final_obs:
             self._form.write_row(again, raw)
             if not done_N[index] and not np.array_equal(again, row, equal_nan=True):
                 raise EnvError(
@@ -279,10 +279,10 @@ class NativeVector:
                     f"first of the next one. Let the environment return a new array each time, "
                     f"such as `obs.copy()`, or give the plain id or class of the environments."
                 )
-        self._told = []
+        self._newest_final_obs = []
 
     def reset_where(self, done_N: BoolArray) -> NumpyArray:
-        if self._tells_last:
+        if self._returns_final_obs:
             return self._newest[done_N]
         raw, info = self._reset(options={"reset_mask": done_N.copy()})
         if self._returns_reset_only:

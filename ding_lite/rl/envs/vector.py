@@ -108,7 +108,7 @@ class Envs:
         """Whether an error ended a step, so that only some of the environments may have stepped."""
         self._reward_scale = np.float32(reward_scale)
         self._clips_rewards = clip_rewards
-        self._tells_lives = end_at_life_loss
+        self._ends_at_life_loss = end_at_life_loss
         self.reward_norm: RewardNorm | None = None
         """The statistics of rewards; None before `measure_rewards` is called."""
         self.returns = np.zeros(num_envs, dtype=np.float64)
@@ -192,7 +192,7 @@ class Envs:
         self._num_steps += 1
         done_N = terminated | truncated
         if np.count_nonzero(done_N):
-            lost_N = terminated & truncated if self._tells_lives else np.False_
+            lost_N = terminated & truncated if self._ends_at_life_loss else np.False_
             truncated = truncated & ~lost_N
             self._note_finished(done_N & ~lost_N)
             frames = self._source.reset_where(done_N)
@@ -325,7 +325,7 @@ class Envs:
         frames, returns_N, is_known_N = self._source.restore(source_state)
         expected = obs[:, -self.spec.frame_shape[0] :]
         is_same_N = (frames == expected).reshape(self.num_envs, -1).all(axis=1)
-        if returns_N is not None and not self._tells_lives:  # a return is of many lives
+        if returns_N is not None and not self._ends_at_life_loss:  # a return is of many lives
             is_same_N &= returns_N == self.returns
         lost_N = ~(is_known_N & is_same_N)
         self._obs = obs

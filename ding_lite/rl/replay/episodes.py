@@ -35,6 +35,7 @@ from ding_lite.settings.rules import check_all, whole
 logger = logging.getLogger(__name__)
 
 _ENDS = ("terminated", "truncated")
+_STATE = ("next", "episodes", "rng", "arrays", "last_obs", "open")
 _FIRST_ROOM = 16
 """The number of env steps of each unfinished episode for which there is room at first."""
 
@@ -376,7 +377,7 @@ class EpisodeBuffer:
             CheckpointError: If it is not the state of such a buffer.
         """
         what = f"an EpisodeBuffer of {self.num_envs} environments"
-        check_keys(state, self.state_dict(), what)
+        check_keys(state, _STATE, what)
         if len(state["open"]) != self.num_envs:
             raise CheckpointError(
                 f"This is no state of {what}: it has episodes of {len(state['open'])}."

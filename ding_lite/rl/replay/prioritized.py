@@ -54,8 +54,8 @@ class PrioritizedReplay(ReplayBuffer):
     A transition of priority p is sampled with probability P = p**alpha / (sum of all p**alpha).
     A new one gets the priority that `add` is given, or the present highest one, so that it is
     sampled soon. Each batch has importance weights, (N P)**-beta divided by the highest of the
-    batch. They reduce the bias of this sampling. With a beta of 1 a
-    batch has no bias left but the factor by which its highest weight divides it.
+    batch, which reduce the bias of this sampling. With a beta of 1 the weighted mean of a batch is
+    that of a uniform sample, up to one factor for the whole batch.
 
     Args:
         spec: The environment's spec, for shapes and types; if None they are those of the first

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import keyword
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any, TypeAlias
 
@@ -18,7 +18,6 @@ import numpy.typing as npt
 import torch
 
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError, did_you_mean, kind_of
-from ding_lite.io.memory import check_fits
 from ding_lite.rl.batch import Array, NumpyArray, Transitions, to_numpy
 from ding_lite.rl.host_or_device import placed
 from ding_lite.rl.replay.frames import Frames
@@ -177,11 +176,6 @@ def _parts(layout: Layout) -> tuple[np.dtype[Any], list[str], bool]:
     return np.dtype(formats, align=True), wide, has_frames
 
 
-def check_replay_fits(spec: EnvSpec, *, capacity: int) -> None:
-    needed = Storage.bytes_for(layout_of_spec(spec), capacity=capacity, stack=spec.frame_stack)
-    check_fits(needed, what=f"A replay for {spec.env_id}", capacity=capacity)
-
-
 def layout_of_spec(spec: EnvSpec) -> Layout:
     obs = (spec.obs_shape, np.dtype(spec.obs_dtype))
     return {
@@ -238,8 +232,8 @@ def _shown(state: object) -> str:
     return f"has {sorted(state)}" if isinstance(state, Mapping) else f"is {kind_of(state)}"
 
 
-def check_keys(state: Mapping[str, Any], expected: Mapping[str, Any], what: str) -> None:
-    if not isinstance(state, Mapping) or state.keys() != expected.keys():
+def check_keys(state: Mapping[str, Any], expected: Collection[str], what: str) -> None:
+    if not isinstance(state, Mapping) or state.keys() != set(expected):
         raise CheckpointError(
             f"This is no state of {what}: it {_shown(state)}; {sorted(expected)} were expected."
         )

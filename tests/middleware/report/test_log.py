@@ -20,7 +20,7 @@ from rich.console import Console
 
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, MiddlewareError
-from ding_lite.middleware.report import log as report, progress as report_progress
+from ding_lite.middleware.report import progress as report_progress
 from ding_lite.runtime import Context, Middleware, StepTimer, Task
 from ding_lite.testing import ManualClock, run_step
 from tests.middleware.running import run_steps
@@ -104,6 +104,18 @@ def test_a_row_has_the_newest_value_of_each_metric_and_null_for_what_json_lacks(
     assert (first["eval_env_step"], last["eval_env_step"]) == (8, 8)
 
 
+def test_a_metric_with_the_name_of_a_counter_does_not_replace_it(tmp_path: Path, capsys) -> None:
+    file, row = tmp_path / "metrics.jsonl", {"step": 0.5, "wall_s": 1e9, "train_iter": 0.25}
+    for report in (mw.jsonl(file, every=1), mw.log(every=1)):
+        with Task() as task:
+            task.use(lambda ctx: ctx.update(env_step=8, metrics={**row, "env_step": 7.0}))
+            task.use(report).run(max_step=1)
+    (found,) = read(file)
+    assert (found["step"], found["env_step"], found["train_iter"]) == (1, 8, 0)
+    assert found["wall_s"] < 1e9
+    assert capsys.readouterr().err.split()[-4:-1] == ["1", "8", "1e+09"]
+
+
 def test_each_evaluation_has_a_row_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     run(mw.jsonl(file, every=4), *({"env_step": 8 * k, "eval_return": k} for k in range(1, 7)))
@@ -132,22 +144,6 @@ def test_a_metric_that_is_no_number_is_named() -> None:
     with pytest.raises(ConfigError, match=r'`ctx\.metrics\["losses"\]` is a list') as caught:
         run(mw.log(every=1), {"losses": [1.0, 2.0]})
     assert "in middleware `log`" in "".join(caught.value.__notes__)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (12480, "12,480"),
-        (0.0123456, "0.0123"),
-        (341.24, "341.2"),
-        (475.0, "475"),
-        (1e-7, "1e-07"),
-        (math.nan, "nan"),
-        (-3.25, "-3.25"),
-    ],
-)
-def test_numbers_have_as_many_digits_as_one_reads(value: float, text: str) -> None:
-    assert report.as_text(value) == text
 
 
 ROWS_OF_A_RUN: list[dict[str, Any]] = [

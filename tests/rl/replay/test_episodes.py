@@ -242,6 +242,12 @@ def test_the_state_of_another_buffer_is_refused():
             EpisodeBuffer(SPEC, capacity=capacity, num_envs=num_envs).load_state_dict(state)
 
 
+def test_a_buffer_copies_no_episodes_of_its_own_to_load_others(monkeypatch):
+    episodes, twin = (EpisodeBuffer(SPEC, capacity=30, num_envs=1) for _ in range(2))
+    monkeypatch.setattr(twin, "state_dict", lambda: pytest.fail("it copied its episodes"))
+    twin.load_state_dict(episodes.state_dict())
+
+
 def test_without_states_a_sequence_has_none():
     episodes, envs = EpisodeBuffer(SPEC, capacity=60, num_envs=1), Episodes(1, ends=2.0)
     episodes.add(envs.step())
