@@ -293,11 +293,11 @@ def test_the_ctx_of_a_node_is_found_by_its_role_and_an_unknown_label_is_refused(
 
 
 @pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
-def test_a_run_within_a_middleware_ends_only_itself(async_mode: bool) -> None:
+def test_a_run_within_a_middleware_ends_only_itself_and_publishes_nothing(async_mode: bool) -> None:
     def evaluate(ctx: Context) -> None:
         if ctx.total_step == 3:
             with Task() as inner:
-                inner.use(lambda ctx: ctx.update(finish=ctx.total_step == 1)).run()
+                inner.use(lambda ctx: ctx.update(played=1, finish=ctx.total_step == 1)).run()
             delivered(router)
             events.append((inner.ctx.total_step, [*other.events]))
 
@@ -311,6 +311,7 @@ def test_a_run_within_a_middleware_ends_only_itself(async_mode: bool) -> None:
     assert task.ctx.total_step == 5
     assert events == [(1, [])]
     assert [event for _, event, *_ in other.events] == ["finish"]
+    assert [router.published(f"ctx/{key}") for key in ("total_step", "played")] == [5, None]
 
 
 # -- the current router --------------------------------------------------------------------
