@@ -178,7 +178,6 @@ class Session:
         self._link_broke()
         if is_new and self.peer is not None:
             self.former_incarnations.add(self.peer.incarnation)
-            self.events.post_lasting()
         if is_new:
             self._last_seen, self._held_from = body.first_kept - 1, _NONE_HELD
             self.state.renew()
