@@ -201,7 +201,7 @@ class SharedReceiver:
         self._deliver(peer, found, number)
 
     def _read(self, peer: int, key: str, announcement: Announcement) -> Any:
-        if type(announcement.version) is not int:
+        if type(announcement.version) is not int or announcement.version < 1:
             raise CodecError("the number of a version is none")
         place = peer, key
         reader = self._readers.get(place)

@@ -7,14 +7,20 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ding_lite.parallel.memory import copying
-from ding_lite.parallel.memory.segments import DIRECTORY, Segment, SegmentReader, slot_bytes_of
+from ding_lite.parallel.memory.segments import (
+    DIRECTORY,
+    Overtaken,
+    Segment,
+    SegmentReader,
+    slot_bytes_of,
+)
 from ding_lite.parallel.memory.shared_values import MIN_SHARED_BYTES
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
@@ -33,6 +39,14 @@ def number_of(copy: tuple[bytes, list[memoryview]]) -> int:
     found = {tree["number"], *(int(f(array)) for array in arrays for f in (np.min, np.max))}
     assert len(found) == 1, f"torn: {found}"
     return int(found.pop())
+
+
+def read_newest(one: SegmentReader) -> int:
+    """Return the number of the newest value that is not overwritten while it is read."""
+    while True:
+        version = max(number for number in one._sequences() if number % 2 == 0) // 2
+        with suppress(Overtaken):
+            return number_of(one.read(fresh, version))
 
 
 def fresh(nbytes: int) -> memoryview:
@@ -105,7 +119,7 @@ def read(name: str, count: str) -> None:
     newest = 0
     with reader(name) as other:
         for _ in range(int(count)):
-            number = number_of(other.read(fresh))
+            number = read_newest(other)
             assert number >= newest
             newest = number
     say(newest)

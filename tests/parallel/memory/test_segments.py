@@ -29,6 +29,7 @@ from tests.parallel.memory.processes import (
     number_of,
     process,
     read,
+    read_newest,
     reader,
     segment,
     segments,
@@ -45,7 +46,7 @@ class TestOneSegment:
         encoded = encode(tree, borrow=True)
         with segment(slot_bytes=slot_bytes_of(encoded)) as one, reader(one.name) as other:
             one.write(encoded)
-            read = decode(*other.read(fresh))
+            read = decode(*other.read(fresh, 1))
         np.testing.assert_array_equal(read.pop("w"), tree.pop("w"))
         np.testing.assert_array_equal(read.pop("few"), tree.pop("few"))
         assert read == tree
@@ -53,7 +54,7 @@ class TestOneSegment:
     def test_a_value_needs_no_buffers(self) -> None:
         with segment() as one, reader(one.name) as other:
             one.write(encode(["text", 1]))
-            assert decode(*other.read(fresh)) == ["text", 1]
+            assert decode(*other.read(fresh, 1)) == ["text", 1]
 
     def test_a_value_may_fill_its_slot_to_the_last_byte(self) -> None:
         payload = memoryview(os.urandom(4 * 4096 - 64))
@@ -61,23 +62,19 @@ class TestOneSegment:
         assert slot_bytes_of(filling) == 4 * 4096
         with segment(slot_bytes=4 * 4096) as one, reader(one.name) as other:
             one.write(filling)
-            assert other.read(fresh) == (b"meta", [payload])
+            assert other.read(fresh, 1) == (b"meta", [payload])
 
-    def test_the_announced_version_is_read_or_else_the_newest(self) -> None:
+    def test_a_version_is_read_from_its_publication_until_it_is_overwritten(self) -> None:
         with segment() as one, reader(one.name) as other:
             first = one.write(value(1))
-            assert first is not None
             one.write(value(2))
-            assert number_of(other.read(fresh, first.announcement.version)) == 1
-            assert number_of(other.read(fresh)) == 2
+            assert [number_of(other.read(fresh, version)) for version in (1, 2)] == [1, 2]
             del first
             for number in range(3, 9):
                 one.write(value(number))
-            assert number_of(other.read(fresh, 1)) == 8
-
-    def test_nothing_published_is_nothing_to_read(self) -> None:
-        with segment() as one, reader(one.name) as other, pytest.raises(Overtaken):
-            other.read(fresh)
+            for gone_or_to_come in (1, 9):
+                with pytest.raises(Overtaken, match=f"not hold version {gone_or_to_come}"):
+                    other.read(fresh, gone_or_to_come)
 
     def test_the_file_is_private_and_goes_with_its_writer(self) -> None:
         with segment() as one:
@@ -115,7 +112,7 @@ class TestOneSegment:
                         assert len(held) >= 7
                         continue
                     held.append((number, published))
-                    assert number_of(other.read(fresh)) == number
+                    assert read_newest(other) == number
                 elif step[0] == "drop" and held:
                     del held[int(step[1]) % len(held)]
                 elif held:
@@ -127,32 +124,24 @@ class TestOneSegment:
             held.clear()
             assert one.is_idle
 
-    def test_a_copy_that_the_writer_overtakes_is_thrown_away(self) -> None:
-        """The writer comes around in the middle of each of the first copies."""
+    @pytest.mark.parametrize(
+        ("writes", "fails", "error"),
+        [(MIN_SLOTS, False, Overtaken), (MIN_SLOTS, True, Overtaken), (0, True, CodecError)],
+    )
+    def test_a_copy_that_the_writer_overtakes_is_thrown_away(self, writes, fails, error) -> None:
+        """So is the error of what no longer was a value."""
+
+        def allocate(nbytes: int) -> memoryview:
+            for _ in range(writes):
+                one.write(value(2))
+            if fails:
+                raise CodecError("read from two values")
+            return fresh(nbytes)
+
         with segment() as one, reader(one.name) as other:
             one.write(value(1))
-            written = [1]
-
-            def allocate(nbytes: int) -> memoryview:
-                if len(written) < 10:
-                    for _ in range(MIN_SLOTS):
-                        written.append(written[-1] + 1)
-                        one.write(value(written[-1]))
-                return fresh(nbytes)
-
-            assert number_of(other.read(allocate)) == written[-1] == 10
-
-    def test_a_reader_that_is_always_overtaken_gives_up(self) -> None:
-        with segment() as one, reader(one.name) as other:
-            one.write(value(1))
-
-            def allocate(nbytes: int) -> memoryview:
-                for _ in range(MIN_SLOTS):
-                    one.write(value(2))
-                return fresh(nbytes)
-
-            with pytest.raises(Overtaken):
-                other.read(allocate)
+            with pytest.raises(error):
+                other.read(allocate, 1)
 
 
 class TestMistrust:
@@ -205,7 +194,7 @@ class TestMistrust:
                 file.seek(64 + offset if offset < 192 else 4096 + offset - 192)
                 file.write(noise)
             with suppress(CodecError, Overtaken):
-                decode(*other.read(allocate))
+                decode(*other.read(allocate, 1))
 
 
 class TestProcesses:
@@ -225,14 +214,14 @@ class TestProcesses:
         with process(get_stuck, 500_000, num_versions) as writer:
             name = line_of(writer)
             with reader(name) as other:
-                assert number_of(other.read(fresh)) == num_versions
+                assert read_newest(other) == num_versions
                 writer.kill()
                 writer.wait()
-                assert number_of(other.read(fresh)) == num_versions
+                assert read_newest(other) == num_versions
                 assert number_of(other.read(fresh, num_versions)) == num_versions
                 remove_left_over([name])
                 assert name not in segments()
-                assert number_of(other.read(fresh)) == num_versions
+                assert read_newest(other) == num_versions
         assert name not in segments()
 
     def test_a_writer_that_is_killed_anywhere_leaves_its_last_value_whole(self) -> None:
@@ -240,22 +229,22 @@ class TestProcesses:
             with process(write, 200_000, 3) as writer:
                 name = line_of(writer)
                 with reader(name) as other:
-                    before = max(number_of(other.read(fresh)) for _ in range(5))
+                    before = max(read_newest(other) for _ in range(5))
                     writer.kill()
                     writer.wait()
-                    last = number_of(other.read(fresh))
+                    last = read_newest(other)
                     assert last >= before
-                    assert last == number_of(other.read(fresh))
+                    assert last == read_newest(other)
             remove_left_over([name])
 
     def test_killing_a_reader_does_not_affect_others(self) -> None:
         with process(write, 200_000, 3) as writer:
             name = line_of(writer)
             with process(read, name, 10**9) as victim, reader(name) as other:
-                before = number_of(other.read(fresh))
+                before = read_newest(other)
                 victim.send_signal(signal.SIGKILL)
                 victim.wait()
-                while number_of(other.read(fresh)) <= before:
+                while read_newest(other) <= before:
                     pass
             writer.communicate("")
             assert writer.returncode == 0

@@ -167,6 +167,8 @@ class TestForgedAnnouncements:
             Announcement("ding_lite-nowhere", 1),
             Announcement(["list"], {}),  # type: ignore[arg-type]
             Announcement("ding_lite-nowhere", {}),  # type: ignore[arg-type]
+            Announcement("real", 0),
+            Announcement("real", 2),
             Announcement("real", "1"),  # type: ignore[arg-type]
             Announcement("real", {}),  # type: ignore[arg-type]
         ],
