@@ -121,7 +121,7 @@ def remove_left_over(names: Sequence[str] | None = None) -> None:
 
 
 def remove_own() -> None:
-    for path in DIRECTORY.glob(f"{PREFIX}*-{os.getpid()}-*"):
+    for path in DIRECTORY.glob(f"{PREFIX}segment-{os.getpid()}-*"):
         path.unlink(missing_ok=True)
 
 
@@ -144,10 +144,10 @@ class Segment:
     still needed.
     """
 
-    def __init__(self, job: str, *, slot_bytes: int, num_slots: int = MIN_SLOTS) -> None:
+    def __init__(self, *, slot_bytes: int, num_slots: int = MIN_SLOTS) -> None:
         self.slot_bytes = _round_up(slot_bytes, _PAGE)
         self._begin = _header_bytes(num_slots)
-        self.name, self._fd = _create(job)
+        self.name, self._fd = _create()
         try:
             os.ftruncate(self._fd, self._begin + num_slots * self.slot_bytes)
             os.posix_fallocate(self._fd, 0, self._begin)
@@ -246,9 +246,9 @@ def _fill(slot: memoryview, encoded: Encoded) -> list[memoryview]:
     return [view.toreadonly() for view in views]
 
 
-def _create(job: str) -> tuple[str, int]:
+def _create() -> tuple[str, int]:
     while True:
-        name = f"{PREFIX}{job}-{os.getpid()}-{secrets.token_hex(4)}"
+        name = f"{PREFIX}segment-{os.getpid()}-{secrets.token_hex(4)}"
         fd = os.open(DIRECTORY / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         os.fchmod(fd, 0o600)
         fcntl.flock(fd, fcntl.LOCK_EX)

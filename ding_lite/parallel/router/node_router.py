@@ -22,7 +22,7 @@ from ding_lite.log import Throttle
 from ding_lite.parallel.link.links import LinkCallbacks, Links
 from ding_lite.parallel.link.session import Session
 from ding_lite.parallel.memory.segments import domain
-from ding_lite.parallel.memory.shared_values import SharedSender, job_of, local_peers
+from ding_lite.parallel.memory.shared_values import SharedSender, local_peers
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.observe.message_trace import MessageTrace
 from ding_lite.parallel.observe.metrics import State
@@ -125,7 +125,7 @@ class NodeRouter(JobView):
         )
         memory = domain()
         nearby = local_peers(spec) if memory else frozenset()
-        self._shared_sender = SharedSender(job_of(spec), len(nearby))
+        self._shared_sender = SharedSender(len(nearby))
         self._outbox = Outbox(spec.node_id, self._shared_sender, clock)
         callbacks = LinkCallbacks(
             on_arrival=self._deliver,

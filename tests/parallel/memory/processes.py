@@ -55,7 +55,7 @@ def fresh(nbytes: int) -> memoryview:
 
 @contextmanager
 def segment(**more: int) -> Iterator[Segment]:
-    one = Segment("test", **{"slot_bytes": slot_bytes_of(value(0)), **more})
+    one = Segment(**{"slot_bytes": slot_bytes_of(value(0)), **more})
     try:
         yield one
     finally:
