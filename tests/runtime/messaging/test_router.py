@@ -154,7 +154,7 @@ def test_published_values_are_copies_and_one_that_cannot_be_copied_warns_once(ca
     assert [router.published(name) for name in names] == [[1], [1], 2, None]
     [warning] = [record.getMessage() for record in caplog.records]
     assert warning.startswith("`ctx.odd` stays on node 0: cannot pickle")
-    assert "`task.share(...)` names the keys that travel" in warning
+    assert "`task.share` chooses the keys to send" in warning
 
 
 def test_an_invalid_name_of_a_topic_or_a_handler_is_refused() -> None:
