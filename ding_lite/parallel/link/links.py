@@ -18,7 +18,8 @@ from ding_lite.errors import CodecError
 from ding_lite.interruption import is_for_program
 from ding_lite.parallel.link.drain import Drain
 from ding_lite.parallel.link.faults import DroppedMessages
-from ding_lite.parallel.link.handshake import NO_INCARNATION, Handshake, Isolation
+from ding_lite.parallel.link.handshake import NO_INCARNATION, Handshake
+from ding_lite.parallel.link.isolation import Isolation
 from ding_lite.parallel.link.session import HEARTBEAT_S, Session
 from ding_lite.parallel.network.topology import HUB, NodeSpec
 from ding_lite.parallel.transport.base import Frame, Link, Transport

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from ding_lite.errors import CodecError
-from ding_lite.parallel.link.outbox import SentEvents, SentState
+from ding_lite.parallel.link.sent import SentEvents, SentState
 from ding_lite.parallel.memory.segments import Announcement
 from ding_lite.parallel.transport.base import Lane, Link
 from ding_lite.parallel.wire.arrays import shorten
