@@ -312,7 +312,7 @@ def traces(folder: Path) -> Iterator[Attempt]:
 
 def segments(_folder: Path) -> Iterator[Attempt]:
     value = encode({"a": np.arange(600.0), "b": np.zeros(5_000, bool), "c": "x"}, borrow=True)
-    segment = Segment("fuzz", slot_bytes=slot_bytes_of(value))
+    segment = Segment(slot_bytes=slot_bytes_of(value))
     try:
         segment.write(value)
         path = DIRECTORY / segment.name
@@ -334,7 +334,7 @@ def segments(_folder: Path) -> Iterator[Attempt]:
             try:
                 reader = SegmentReader(segment.name)
                 try:
-                    return decode(*reader.read(lambda size: memoryview(bytearray(size))))
+                    return decode(*reader.read(lambda size: memoryview(bytearray(size)), 1))
                 finally:
                     reader.close()
             finally:
