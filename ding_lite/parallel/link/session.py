@@ -1,7 +1,7 @@
 """Reliable messages to one peer: handshake, events, state, calls, heartbeats and the good-bye.
 
 A session is one node's side of a link. It consumes and produces envelopes, and `Links` moves them,
-so a test can lose, delay and repeat messages at will. `events` and `state` (see `outbox`) outlive a
+so a test can lose, delay and repeat messages at will. `events` and `state` (see `sent`) outlive a
 link; calls do not.
 """
 
