@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
-from ding_lite.cancellation import Wait, cancelled, current_scope
+from ding_lite.cancellation import Wait, cancelled
 from ding_lite.errors import ConfigError
 
 __all__ = ["Clock"]
@@ -125,12 +125,15 @@ class Deadline:
         Raises:
             StepCancelled: The step that contains this call has failed.
         """
-        if current_scope() is not None:
-            return self._wait_in_scope(condition, ready)
-        while not ready():
-            if self.expired:
-                return False
-            self.clock.wait(condition, self.instant)
+        if ready():  # costs no `Wait` then
+            return True
+        with Wait(partial(_notify, condition)) as wait:
+            while not ready():
+                if wait.is_over:
+                    raise cancelled()
+                if self.expired:
+                    return False
+                self.clock.wait(condition, self.instant)
         return True
 
     def result_of(self, answer: Future[T]) -> T:
@@ -147,16 +150,6 @@ class Deadline:
             with changed:
                 self.wait(changed, answer.done)
         return answer.result(0.0)
-
-    def _wait_in_scope(self, condition: threading.Condition, ready: Callable[[], bool]) -> bool:
-        with Wait(partial(_notify, condition)) as wait:
-            while not ready():
-                if wait.is_over:
-                    raise cancelled()
-                if self.expired:
-                    return False
-                self.clock.wait(condition, self.instant)
-        return True
 
 
 def _notify(condition: threading.Condition) -> None:

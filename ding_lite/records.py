@@ -47,7 +47,7 @@ class Records:
         other = self._classes.get(name)
         if other is not None and _home(other) != _home(cls):
             raise ConfigError(
-                f"Two classes travel as {name!r}: {_home(other)} and {_home(cls)}. "
+                f"Two classes would be sent as {name!r}: {_home(other)} and {_home(cls)}. "
                 f"Give one of them a name of its own: @register(name=...)."
             )
         self._classes[name] = cls

@@ -128,6 +128,8 @@ class GradientServer:
         self._loaded: Loads | None = None
         """The policy that has loaded them."""
         self._server = server = Server(group, f"ding_lite.gradient_server.{name}", timeout=timeout)
+        self._incarnation = server.incarnation
+        """Tells states of this server from those of other processes; `renew` does not change it."""
         self._members = group.members
         self._reducer: Reducer | None = None
         self._max_staleness = max_staleness
@@ -261,6 +263,7 @@ class GradientServer:
                 "version": self.version,
                 "num_applied": self.num_applied,
                 "num_refused": self.num_refused,
+                "incarnation": self._incarnation,
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -276,8 +279,11 @@ class GradientServer:
         check_keys(state, self.state_dict(), "a GradientServer")
         with self._lock:
             own.load_state_dict(state["policy"])
-            self.num_refused += self.num_applied + int(state["num_refused"])
+            num_pushed = self.num_applied + self.num_refused
+            if state["incarnation"] != self._incarnation:  # else these include its own
+                num_pushed += int(state["num_applied"]) + int(state["num_refused"])
             self.num_applied = int(state["num_applied"])
+            self.num_refused = num_pushed - self.num_applied
             self.version = int(state["version"])
             self._server.renew()
             self._note_newest(own)

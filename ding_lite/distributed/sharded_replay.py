@@ -30,7 +30,7 @@ from ding_lite.distributed.shards import (
     ANSWER_S,
     Asked,
     Block,
-    Outbox,
+    PendingPriorities,
     ShardAnswer,
     ShardedTransitions,
     Shards,
@@ -128,7 +128,7 @@ class ShardedReplay:
         self._rng = make_rng(seed, "sharded replay")
         self._block: Block | None = None
         self._coming: tuple[int, list[Asked]] | None = None
-        self._outbox = Outbox()
+        self._new_priorities = PendingPriorities()
         self._lock = threading.RLock()
         self._shards = Shards(group, f"{self._name}.draw", self._draw_from_own)
         self._own: PrioritizedReplay | None = None
@@ -316,7 +316,7 @@ class ShardedReplay:
         return batch_size * max(1, min(self._prefetch, BLOCK_BYTES // batch_bytes))
 
     def _ask_for(self, count: int) -> list[Asked]:
-        asked = self._shards.divide(count, self._rng, self._outbox.take())
+        asked = self._shards.divide(count, self._rng, self._new_priorities.take())
         for question in asked:
             if question.num_updates:
                 question.answer.add_done_callback(partial(self._count, question.num_updates))
@@ -355,17 +355,17 @@ class ShardedReplay:
             update = (int(batch.incarnation[0]), batch.serial, priority_B)
             self.num_skipped += count - self._update_own([update])
         else:
-            self._outbox.put(batch, priority_B)
+            self._new_priorities.put(batch, priority_B)
             gone = [shard.rank for shard in self._shards.all if not shard.is_here]
             count = len(batch) - int(np.isin(batch.shard, gone).sum()) if gone else len(batch)
-            if len(self._outbox) > MOST_WAITING:
+            if len(self._new_priorities) > MOST_WAITING:
                 self._pass_on()
         self.num_passed_on += count
         return count
 
     def _pass_on(self) -> None:
-        """Send the new priorities of the outbox without a request for draws."""
-        for rank, updates in self._outbox.take().items():
+        """Send the new priorities without a request for draws."""
+        for rank, updates in self._new_priorities.take().items():
             shard = self._shards.all[rank]
             if shard.is_own:
                 # Not in one statement: an answer may count on another thread meanwhile.

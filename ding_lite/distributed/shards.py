@@ -6,7 +6,7 @@ that is lost, or does not answer in time, is left out until it has answered a gr
 
 A request costs nearly as much for a hundred transitions as for a thousand: a round trip, and two
 switches of threads on the collector. So a learner requests several batches at a time, a `Block`,
-and sends new priorities with the next request, from an `Outbox`.
+and sends new priorities with the next request, from the `PendingPriorities`.
 """
 
 from __future__ import annotations
@@ -332,7 +332,7 @@ def _distribute(
     return rng.permuted(rows_BK, axis=1).T.ravel()
 
 
-class Outbox:
+class PendingPriorities:
     """New priorities that are kept until the next request to their shards."""
 
     def __init__(self) -> None:
@@ -345,7 +345,7 @@ class Outbox:
         self._waiting.append((batch, priority_B))
 
     def take(self) -> dict[int, list[Update]]:
-        """Empty the outbox; return the updates for each shard, by rank."""
+        """Take them all; return the updates for each shard, by rank."""
         taken = []
         with suppress(IndexError):  # another thread may put some meanwhile
             while True:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import Counter
-from collections.abc import Iterable, Sequence, Set as AbstractSet
-from contextlib import AbstractContextManager
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence, Set as AbstractSet
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from types import BuiltinMethodType, MethodType
 from typing import Any, NamedTuple
 
@@ -50,28 +51,35 @@ class MiddlewareLock:
     def __init__(self) -> None:
         # The outermost of all locks; docs/design/0016-the-order-of-locks.md has their order.
         self._lock = threading.Lock()
+        self._wakes: deque[Callable[[], object]] = deque()
+        """Wakes the coroutines that wait. Not by threads: their number is limited."""
 
     def __enter__(self) -> None:
         self._lock.acquire()
         if (scope := current_scope()) is not None and scope.is_cancelled:
-            self._lock.release()
+            self._release()
             scope.check()
 
     def __exit__(self, *raised: object) -> None:
-        self._lock.release()
+        self._release()
 
     async def __aenter__(self) -> None:
-        if self._lock.acquire(blocking=False):
-            return
-        waiting = asyncio.get_running_loop().run_in_executor(None, self._lock.acquire)
-        try:
-            await asyncio.shield(waiting)
-        except asyncio.CancelledError:  # the thread still waits: release once it has the lock
-            waiting.add_done_callback(lambda _: self._lock.release())
-            raise
+        wake_on = asyncio.get_running_loop().call_soon_threadsafe
+        while not self._lock.acquire(blocking=False):
+            woken = asyncio.Event()
+            self._wakes.append(partial(wake_on, woken.set))
+            if self._lock.acquire(blocking=False):  # released just before, so nothing would wake it
+                return
+            await woken.wait()
 
     async def __aexit__(self, *raised: object) -> None:
+        self._release()
+
+    def _release(self) -> None:
         self._lock.release()
+        for _ in range(len(self._wakes)):
+            with suppress(IndexError, RuntimeError):  # another thread took it; its loop has ended
+                self._wakes.popleft()()
 
 
 class Composition:

@@ -41,7 +41,7 @@ class DeferredSigint:
 
     Everywhere else on the main thread it raises KeyboardInterrupt at once, like Python's handler.
     Entering a block costs next to nothing, whereas setting a handler takes microseconds. The
-    handler calls `hurry` if Ctrl-C comes within a block.
+    handler calls `on_interrupt` if Ctrl-C comes within a block.
     """
 
     def __init__(self, on_interrupt: Callable[[], None] = lambda: None) -> None:

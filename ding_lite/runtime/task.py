@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
 from typing import Any, Self
 from weakref import WeakSet
 
@@ -32,8 +31,6 @@ from ding_lite.settings.environment import limit_torch_threads
 from ding_lite.settings.rules import at_least, check_all, one_of, whole
 
 logger = logging.getLogger(__name__)
-_RUNS_ON: ContextVar[Router | None] = ContextVar("ding_lite_runs_on", default=None)
-"""The router of the task that this thread, or middleware of it, runs."""
 _BEFORE_A_RUN = (
     "A run keeps the pipeline with which it begins: call it before `task.run`, or between two runs."
 )
@@ -206,8 +203,9 @@ class Task:
 
         The end of a run ends the current runs of all nodes. So a second run begins when all nodes
         have ended the first: `World.current().group("node.*").barrier()` waits for that. A run
-        within a middleware of another task ends only itself, as does the run of a task that was
-        made on a thread of the program, or to answer a call, while another task of this node runs.
+        within a middleware of another task ends only itself, and its ctx is not sent. So it is with
+        the run of a task that was made on a thread of the program, or to answer a call, while
+        another task of this node runs.
 
         Args:
             max_step: The maximum number of steps of this run; reaching it sets `finish`. `None`: no
@@ -266,8 +264,6 @@ class Task:
     def _as_running(self, interruption: Interruption) -> Iterator[None]:
         """Make this the task that the thread runs, and close the run after the `with` block."""
         self._is_running = self._has_run = True
-        self._messages.ends_job = _RUNS_ON.get() is not self._router
-        token = _RUNS_ON.set(self._router)
         self._router.running.append(self)
         try:
             yield
@@ -278,12 +274,11 @@ class Task:
             self._close_run(None, interruption)
         finally:
             self._router.running.remove(self)
-            _RUNS_ON.reset(token)
             self._is_running = False
 
     def _is_aside(self) -> bool:
-        """Return whether the task of the node is another one: one in `main`, or an earlier one."""
-        return self._is_helper and self._router._task_of_node() not in (None, self)
+        """Return whether another task, which runs, speaks for the node to the others."""
+        return self._router._task_of_node() not in (None, self)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that the next step depends on: kept ctx keys, and stateful middleware.

@@ -387,6 +387,23 @@ def test_a_server_goes_on_where_it_was_saved(make_job: MakeJob) -> None:
         agent.load_state_dict(state)
 
 
+def test_a_server_that_goes_back_to_a_state_of_its_own_counts_each_push_once(
+    make_job: MakeJob,
+) -> None:
+    job = make_job()
+    owner, agent = job.owner, job.agents[0]
+    agent.pull(make_policy())
+    counts = []
+    for _ in range(3):
+        agent.push(gradient(0.1))
+    state = owner.state_dict()
+    for _ in range(2):
+        agent.push(gradient(0.1))
+        owner.load_state_dict(state)
+        counts.append((owner.version, owner.num_applied, owner.num_refused))
+    assert counts == [(3, 3, 1), (3, 3, 2)]
+
+
 @pytest.mark.parametrize("num_servers", [1, 3])
 def test_concurrent_pushes_are_each_applied_or_refused(num_servers: int) -> None:
     num_agents, num_pushes = 4, 25

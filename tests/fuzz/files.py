@@ -310,7 +310,7 @@ def traces(folder: Path) -> Iterator[Attempt]:
 
 def segments(_folder: Path) -> Iterator[Attempt]:
     value = encode({"a": np.arange(600.0), "b": np.zeros(5_000, bool), "c": "x"}, borrow=True)
-    with closing(Segment("fuzz", slot_bytes=slot_bytes_of(value))) as segment:
+    with closing(Segment(slot_bytes=slot_bytes_of(value))) as segment:
         segment.write(value)
         path = DIRECTORY / segment.name
         whole = path.read_bytes()
@@ -330,7 +330,7 @@ def segments(_folder: Path) -> Iterator[Attempt]:
                 os.pwrite(fd, struct.pack("<I", zlib.crc32(body)), begin + 8)
             try:
                 with closing(SegmentReader(segment.name)) as reader:
-                    return decode(*reader.read(lambda size: memoryview(bytearray(size))))
+                    return decode(*reader.read(lambda size: memoryview(bytearray(size)), 1))
             finally:
                 os.pwrite(fd, whole[: begin + (1 << 16)], 0)
 

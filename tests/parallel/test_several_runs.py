@@ -13,6 +13,8 @@ from ding_lite.distributed import World
 from ding_lite.runtime import Router, current_router, use_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
+from tests.nodes import delivered
+from tests.parallel.tcp import Recorder
 
 KINDS = pytest.mark.parametrize("kind", ["a task each", "one task", "one task in a with block"])
 
@@ -115,6 +117,19 @@ def test_the_late_end_of_a_slower_node_does_not_end_the_next_run() -> None:
 
     with Cluster(2) as cluster:
         assert cluster.run(main)[0] == 10
+
+
+def test_a_restarted_node_gets_the_end_of_the_newest_run_and_no_others() -> None:
+    with Cluster(2) as cluster:
+        with use_router(cluster.routers[0]):
+            for _ in range(3):
+                Task().use(lambda ctx: None).run(1)
+        delivered(cluster.routers[0])
+        recorder = Recorder(cluster.restart(1))
+        cluster.routers[1].wait_ready()
+        cluster.routers[0].emit("last")
+        recorder.wait(lambda: (0, "last", ()) in recorder.events)
+        assert [event for _, event, _ in recorder.events] == ["finish", "last"]
 
 
 def test_a_restarted_node_that_makes_an_ended_run_again_does_not_end_the_present_one() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ding_lite.clock import SYSTEM_CLOCK
-from ding_lite.parallel.link.outbox import MAX_EVENT_BYTES
+from ding_lite.parallel.link.sent import MAX_EVENT_BYTES
 from tests.procs.conftest import Fork
 from tests.procs.programs import PROGRAMS, run
 

@@ -160,6 +160,16 @@ def test_a_coroutine_cancelled_at_the_lock_does_not_take_it_along() -> None:
         task.run(max_step=1)  # would hang if the lock were still held
 
 
+def test_coroutines_that_wait_for_a_lock_leave_the_threads_of_the_loop_to_its_holder() -> None:
+    async def work(ctx: Context) -> None:
+        await asyncio.wait_for(asyncio.to_thread(int), 10.0)
+
+    with Task(async_mode=True) as task:
+        for _ in range(34):  # the loop has at most 32 threads
+            task.use(work, lock=True)
+        task.run(max_step=1)
+
+
 @pytest.mark.parametrize("async_mode", [False, True])
 def test_wherever_a_middleware_runs_the_router_is_that_of_its_task(async_mode: bool) -> None:
     router = LocalRouter()

@@ -329,7 +329,9 @@ class Roster:
         self._spec = spec
         self._is_mesh = growth.topology == "mesh"
         self._known = {node for node, labels in enumerate(spec.world) if labels}
-        self._dialled = dict(spec.dials)
+        # The nodes to redial. If node 0 has an address book, `AddressFollower` dials the others.
+        has_book = spec.rendezvous is not None
+        self._dialled = {peer: at for peer, at in spec.dials.items() if at or not has_book}
         self._gone: set[int] = set()
         self._has_roster = False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ding_lite.clock import SYSTEM_CLOCK
@@ -112,14 +112,13 @@ class JobPlan:
         if roles is None and self.settings.roles and self.num_nodes > 1:
             roles = [role.split("+") for role in self.settings.roles]
             source = "DING_LITE_ROLES"
-        has_length = isinstance(roles, Sized) and not isinstance(roles, str)
-        if roles is not None and has_length and len(roles) != self.num_nodes:
+        counted = count_roles([()] * self.num_nodes if roles is None else roles)
+        if len(counted) != self.num_nodes:
             raise ConfigError(
-                f"{source} has {len(roles)} entries for {self.num_nodes} nodes; give one a "
-                f"node, such as roles=[{', '.join(['...'] * self.num_nodes)}]."
+                f"{source} has {len(counted)} entries for {self.num_nodes} nodes; give one a node, "
+                f"such as roles=[{', '.join(['...'] * self.num_nodes)}], and `()` for no role."
             )
-        roles = [()] * self.num_nodes if roles is None else roles
-        return count_roles(roles, num_nodes=self.num_nodes)
+        return counted
 
     def _checked_ports(self, given: int | Sequence[int] | None) -> tuple[int, ...]:
         if self.protocol == "ipc":

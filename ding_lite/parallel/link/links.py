@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
@@ -18,7 +18,8 @@ from ding_lite.errors import CodecError
 from ding_lite.interruption import is_for_program
 from ding_lite.parallel.link.drain import Drain
 from ding_lite.parallel.link.faults import DroppedMessages
-from ding_lite.parallel.link.handshake import NO_INCARNATION, Handshake, Isolation
+from ding_lite.parallel.link.handshake import NO_INCARNATION, Handshake
+from ding_lite.parallel.link.isolation import Isolation
 from ding_lite.parallel.link.session import HEARTBEAT_S, Session
 from ding_lite.parallel.network.topology import HUB, NodeSpec
 from ding_lite.parallel.transport.base import Frame, Link, Transport
@@ -103,6 +104,8 @@ class Links:
         self.has_audience = self._takes_more
         """Whether a peer is connected, or was and has not said good-bye, or may join."""
         self.is_active = False
+        self.end_of_run: Encoded | None = None
+        """The newest end of a run, as an event; peers that join or restart later get it as well."""
         self.address: str | None = None
         """The address where peers dial this node; None if they do not."""
 
@@ -253,15 +256,14 @@ class Links:
             self._moved[peer] = address
         self.wake()
 
-    def admit(self, peer: int, *, lasting: Iterable[Encoded] = ()) -> bool:
-        """Add a peer, which gets the earlier events `lasting`; return whether it is a new one."""
+    def admit(self, peer: int) -> bool:
+        """Add a peer; return whether it is a new one."""
         with self.lock:
             is_new = peer not in self.sessions
             if is_new:
                 self._parted.discard(peer)
                 self.sessions[peer] = session = Session(self._me, peer)
-                for event in lasting:
-                    session.events.post(event, lasting=True)
+                self._post_end_of_run(session)
         self._transport.admit(peer)
         return is_new
 
@@ -399,9 +401,8 @@ class Links:
                 )
             arrivals: list[Arrival] = []
             if envelope.kind in (Kind.HELLO, Kind.WELCOME):
-                was_open = session.is_open
-                arrivals = self._handshake.greet(link, envelope, now)
-                is_replaced = was_open
+                is_replaced = session.is_open
+                arrivals = self._greet(session, link, envelope, now)
             elif envelope.kind is Kind.REFUSE:
                 is_replaced = self._handshake.take_refusal(link, envelope, now)
             elif session.link != link:
@@ -423,6 +424,13 @@ class Links:
             self._update()
         if is_replaced:  # its former process has ended unnoticed
             self._note_lost([envelope.src])
+        return arrivals
+
+    def _greet(self, session: Session, link: Link, envelope: Envelope, now: float) -> list[Arrival]:
+        former = session.peer
+        arrivals = self._handshake.greet(link, envelope, now)
+        if former is not None and former.incarnation != envelope.incarnation:
+            self._post_end_of_run(session)
         return arrivals
 
     def _check_owner(self, link: Link, node: int) -> None:
@@ -454,6 +462,10 @@ class Links:
         if session.is_silent(now):  # or a large message is being received
             session.received_at = max(session.received_at, self._transport.received_at(link))
         return not session.is_silent(now)
+
+    def _post_end_of_run(self, session: Session) -> None:
+        if self.end_of_run is not None:
+            session.events.post(self.end_of_run)
 
     def _send_good_bye(self, peer: int) -> None:
         session = self.sessions[peer]

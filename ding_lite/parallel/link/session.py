@@ -1,7 +1,7 @@
 """Reliable messages to one peer: handshake, events, state, calls, heartbeats and the good-bye.
 
 A session is one node's side of a link. It consumes and produces envelopes, and `Links` moves them,
-so a test can lose, delay and repeat messages at will. `events` and `state` (see `outbox`) outlive a
+so a test can lose, delay and repeat messages at will. `events` and `state` (see `sent`) outlive a
 link; calls do not.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from ding_lite.errors import CodecError
-from ding_lite.parallel.link.outbox import SentEvents, SentState
+from ding_lite.parallel.link.sent import SentEvents, SentState
 from ding_lite.parallel.memory.segments import Announcement
 from ding_lite.parallel.transport.base import Lane, Link
 from ding_lite.parallel.wire.arrays import shorten
@@ -178,7 +178,6 @@ class Session:
         self._link_broke()
         if is_new and self.peer is not None:
             self.former_incarnations.add(self.peer.incarnation)
-            self.events.post_lasting()
         if is_new:
             self._last_seen, self._held_from = body.first_kept - 1, _NONE_HELD
             self.state.renew()

@@ -3,9 +3,8 @@
 A segment is a file in /dev/shm, of mode 0600, with several slots. Its writer fills a slot that is
 not needed any more, and then announces the version in it; readers copy the slot. The writer never
 waits for readers, and writes a value once for all of them. Each slot has a sequence number, which
-is odd while the slot is being filled. A reader compares it before and after its copy. If it has
-changed, the reader drops the copy and takes the newest slot instead. So no reader ever sees parts
-of two versions, whichever process was killed.
+is odd while the slot is being filled. A reader compares it before and after its copy, and drops the
+copy if it has changed. So no reader ever sees parts of two versions, whichever process was killed.
 
 The writer holds a lock on the file for as long as it runs. A segment with a free lock was left
 behind by a crash, and other nodes remove it (`remove_left_over`).
@@ -70,7 +69,6 @@ _MAGIC_WORD, _SLOT_BYTES_WORD, _NUM_SLOTS_WORD = range(3)
 _FIRST_WORDS = Struct("=QQQ")
 _HEAD = Struct("<III")
 _MAX_SLOTS = 4096
-_TRIES = 64
 
 
 @register(name="ding_lite.Announcement")
@@ -123,7 +121,7 @@ def remove_left_over(names: Sequence[str] | None = None) -> None:
 
 
 def remove_own() -> None:
-    for path in DIRECTORY.glob(f"{PREFIX}*-{os.getpid()}-*"):
+    for path in DIRECTORY.glob(f"{PREFIX}segment-{os.getpid()}-*"):
         path.unlink(missing_ok=True)
 
 
@@ -146,10 +144,10 @@ class Segment:
     still needed.
     """
 
-    def __init__(self, job: str, *, slot_bytes: int, num_slots: int = MIN_SLOTS) -> None:
+    def __init__(self, *, slot_bytes: int, num_slots: int = MIN_SLOTS) -> None:
         self.slot_bytes = _round_up(slot_bytes, _PAGE)
         self._begin = _header_bytes(num_slots)
-        self.name, self._fd = _create(job)
+        self.name, self._fd = _create()
         try:
             os.ftruncate(self._fd, self._begin + num_slots * self.slot_bytes)
             os.posix_fallocate(self._fd, 0, self._begin)
@@ -248,9 +246,9 @@ def _fill(slot: memoryview, encoded: Encoded) -> list[memoryview]:
     return [view.toreadonly() for view in views]
 
 
-def _create(job: str) -> tuple[str, int]:
+def _create() -> tuple[str, int]:
     while True:
-        name = f"{PREFIX}{job}-{os.getpid()}-{secrets.token_hex(4)}"
+        name = f"{PREFIX}segment-{os.getpid()}-{secrets.token_hex(4)}"
         fd = os.open(DIRECTORY / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         os.fchmod(fd, 0o600)
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -293,19 +291,11 @@ class SegmentReader:
         self._fence = _Fence()
 
     def read(
-        self, allocate: Callable[[int], memoryview], version: int = 0
+        self, allocate: Callable[[int], memoryview], version: int
     ) -> tuple[bytes, list[memoryview]]:
-        """Copy a version, or the newest one if that was overwritten, as `decode` takes it.
-
-        Raise Overtaken if nothing is published, or every copy was overtaken by the writer.
-        """
-        for _ in range(_TRIES):
-            sequences = self._sequences()
-            wanted = 2 * version
-            if not version or wanted not in sequences:
-                wanted = max((n for n in sequences if n % 2 == 0), default=0)
-            if not wanted:
-                break
+        """Copy a version, as `decode` takes it; raise Overtaken if it was overwritten."""
+        wanted, sequences = 2 * version, self._sequences()
+        if wanted in sequences:
             slot = sequences.index(wanted)
             self._fence()
             try:
@@ -313,10 +303,10 @@ class SegmentReader:
             except CodecError:
                 if self._sequence_is(slot, wanted):
                     raise
-                continue
-            if self._sequence_is(slot, wanted):
-                return copy
-        raise Overtaken(f"The segment {self.name} holds nothing that could be read.")
+            else:
+                if self._sequence_is(slot, wanted):
+                    return copy
+        raise Overtaken(f"The segment {self.name} does not hold version {version} any more.")
 
     def _sequences(self) -> list[int]:
         first = _sequence_word(0)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-import zlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from queue import Queue
@@ -49,21 +48,13 @@ def local_peers(spec: NodeSpec) -> frozenset[int]:
     return frozenset(peer for peer, at in addresses.items() if at.startswith("ipc://"))
 
 
-def job_of(spec: NodeSpec) -> str:
-    """Return a name of the job that is equal for all nodes of one directory."""
-    addresses = [at for at in (spec.listen, *spec.dials.values()) if at is not None]
-    places = sorted(at.rpartition("/")[0] for at in addresses)
-    return f"{zlib.crc32(repr(places[:1]).encode()):08x}"
-
-
 class SharedSender:
     """Keeps a node's values for its peers: the large ones in segments, the others as bytes.
 
     At most `num_receivers` peers read the segments; with 0 no segments are made.
     """
 
-    def __init__(self, job: str, num_receivers: int) -> None:
-        self._job = job
+    def __init__(self, num_receivers: int) -> None:
         self._num_receivers = num_receivers
         self._segments: dict[str, Segment] = {}
         self._retired: list[Segment] = []
@@ -109,7 +100,6 @@ class SharedSender:
         # Each peer may have one version waiting and one under way; one is the newest, and one
         # is being written.
         self._segments[key] = Segment(
-            self._job,
             slot_bytes=int(_ROOM_TO_GROW * slot_bytes),
             num_slots=2 * self._num_receivers + 2,
         )
@@ -201,7 +191,7 @@ class SharedReceiver:
         self._deliver(peer, found, number)
 
     def _read(self, peer: int, key: str, announcement: Announcement) -> Any:
-        if type(announcement.version) is not int:
+        if type(announcement.version) is not int or announcement.version < 1:
             raise CodecError("the number of a version is none")
         place = peer, key
         reader = self._readers.get(place)

@@ -22,7 +22,7 @@ from ding_lite.log import Throttle
 from ding_lite.parallel.link.links import LinkCallbacks, Links
 from ding_lite.parallel.link.session import Session
 from ding_lite.parallel.memory.segments import domain
-from ding_lite.parallel.memory.shared_values import SharedSender, job_of, local_peers
+from ding_lite.parallel.memory.shared_values import SharedSender, local_peers
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.observe.message_trace import MessageTrace
 from ding_lite.parallel.observe.metrics import State
@@ -116,8 +116,6 @@ class NodeRouter(JobView):
         self._missed: set[int] = set()
         """Nodes that were lost or admitted, to be announced by `node_joined` when they come."""
         self._throttle = Throttle(logger, clock)
-        self._lasting: list[Encoded] = []
-        """Events that nodes which join later get as well: the end of each run so far."""
         self.failure: Exception | None = None
         """The error that ends this node, if it is cut off from its job."""
         self.traced = MessageTrace(spec, self._incarnation_of)
@@ -127,7 +125,7 @@ class NodeRouter(JobView):
         )
         memory = domain()
         nearby = local_peers(spec) if memory else frozenset()
-        self._shared_sender = SharedSender(job_of(spec), len(nearby))
+        self._shared_sender = SharedSender(len(nearby))
         self._outbox = Outbox(spec.node_id, self._shared_sender, clock)
         callbacks = LinkCallbacks(
             on_arrival=self._deliver,
@@ -176,7 +174,7 @@ class NodeRouter(JobView):
 
     def admit(self, peer: int) -> None:
         """Add a peer: accept its connection, and send it the newest values."""
-        if self.links.admit(peer, lasting=self._lasting):
+        if self.links.admit(peer):
             self._missed.add(peer)
 
     def expect(self, peers: Iterable[int]) -> None:
@@ -201,13 +199,13 @@ class NodeRouter(JobView):
         encoded = encode_event(event, args, kwargs)
         with self.links.lock:
             if event == FINISH:
-                self._lasting.append(encoded)
+                self.links.end_of_run = encoded
             else:
                 self._wait_for_room(event)
             for peer, session in self.links.sessions.items():
                 if not session.has_left:
                     at_ns = began_ns and self.traced.now()
-                    number = session.events.post(encoded, lasting=event == FINISH)
+                    number = session.events.post(encoded)
                     sent.append((peer, number, at_ns))
             self.links.flush()
         if began_ns:

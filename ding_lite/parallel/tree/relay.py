@@ -134,12 +134,7 @@ class Relay(Routing):
     # -- state --------------------------------------------------------------------------
 
     def addressed(self, slots: Mapping[str, Any], to: Sequence[str] | None) -> dict[str, Any]:
-        """Return slots under keys that include the sender and the labels of the receivers.
-
-        Example:
-            >>> _address_key(3, ["learner"], "ctx/loss")
-            '[3,["learner"],"ctx/loss"]'
-        """
+        """Return slots under keys that include the sender and the labels of the receivers."""
         return {_address_key(self._spec.node_id, to, key): slot for key, slot in slots.items()}
 
     def take_state(self, peer: int, values: dict[str, Any]) -> dict[int, dict[str, Any]]:
@@ -388,6 +383,12 @@ class Relay(Routing):
 
 
 def _address_key(origin: int, to: Sequence[str] | None, key: str) -> str:
+    """Return a key with the sender and the labels of the receivers.
+
+    Example:
+        >>> _address_key(3, ["learner"], "ctx/loss")
+        '[3,["learner"],"ctx/loss"]'
+    """
     patterns = None if to is None else [*map(str, to)]  # of numpy's, too
     name = msgspec.json.encode((origin, patterns, key)).decode()
     if len(name) > KEY_ROOM:

@@ -83,12 +83,13 @@ class Packing(msgspec.Struct):
             )
         if array.ndim > MAX_NDIM:
             raise Unsendable(
-                f"an array of {array.ndim} dimensions", f"At most {MAX_NDIM} travel: reshape it."
+                f"an array of {array.ndim} dimensions",
+                f"At most {MAX_NDIM} can be sent: reshape it.",
             )
         if not array.nbytes and _num_rows(array.shape) > MAX_EMPTY_ROWS:
             raise Unsendable(
                 f"an array without numbers of the shape {array.shape}",
-                f"At most {MAX_EMPTY_ROWS} empty rows travel: send their number.",
+                f"At most {MAX_EMPTY_ROWS} empty rows can be sent: send their number.",
             )
         self.num_arrays += 1
         self._add_up(array.nbytes)

@@ -274,7 +274,7 @@ class _Writer(Packing):
             raise refusal from (None if refusal is error else error)
         raise Unsendable(
             f"a dict with the key {shorten(key)}, a {type(key).__name__}",
-            "The key of a dict that travels is a str, int, float, bool, bytes or None.",
+            "A key can be sent if it is a str, int, float, bool, bytes or None.",
         )
 
 
@@ -287,7 +287,7 @@ def _write_set(writer: _Writer, value: set[Any], depth: int) -> list[Any]:
     if not _PLAIN.issuperset(map(type, members)) and num_composed(members) > _MAX_COMPOSED:
         raise Unsendable(
             f"a set with {num_composed(members)} tuples or records in it",
-            f"A set that travels has at most {_MAX_COMPOSED}. Send a list of them.",
+            f"At most {_MAX_COMPOSED} can be sent in a set. Send a list of them.",
         )
     return [Tag.SET, *node]
 

@@ -216,7 +216,8 @@ class Router(ABC):
     ) -> Subscription:
         """Subscribe to topics of all nodes; the newest value of each node is kept.
 
-        Values that have arrived before are included.
+        Values that have arrived before are included; those of a ctx (`ctx/KEY`) only until a task
+        has received them, which has them in its `parallel_ctx`.
 
         Args:
             *topics: The names of the topics.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ding_lite.errors import CodecError, ConfigError
 
-COLLECTIVE = "ding_lite.meet"
+COLLECTIVE = "ding_lite.collective"
 """The call by which a member sends its value to the coordinator of its group."""
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set as AbstractSet
+from collections.abc import Iterable, Set as AbstractSet
 from fnmatch import fnmatchcase
 
 from ding_lite.errors import LabelError
@@ -145,14 +145,11 @@ def describe_node(node_id: int, labels: AbstractSet[str]) -> str:
     return " ".join([f"node {node_id}", "+".join(roles_of(labels))]).strip()
 
 
-def count_roles(
-    roles: Sequence[str | Iterable[str]], *, num_nodes: int | None = None
-) -> list[frozenset[str]]:
+def count_roles(roles: Iterable[str | Iterable[str]]) -> list[frozenset[str]]:
     """Return the labels of each node, given one role entry per node: a name or a set of names.
 
     Nodes with the same name are also counted, from 0, in the order of the nodes. LabelError is
-    raised for another number of entries than `num_nodes`, and for a role that equals the label of
-    a node or the count of another role.
+    raised for a role that equals the label of a node or the count of another role.
 
     Example:
         >>> [sorted(labels) for labels in count_roles(["learner", "collector", "collector"])]
@@ -160,12 +157,6 @@ def count_roles(
     """
     if isinstance(roles, str) or not isinstance(roles, Iterable):
         raise LabelError(f"`roles` is {roles!r}; give a list with one entry a node: [{roles!r}].")
-    roles = list(roles)
-    if num_nodes is not None and len(roles) != num_nodes:
-        raise LabelError(
-            f"`roles` is {roles!r}; the number of nodes is {num_nodes}, and each needs one entry: "
-            f"a role or a set of roles, `()` for none."
-        )
     seen: Counter[str] = Counter()
     counted = []
 

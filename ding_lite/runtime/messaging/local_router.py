@@ -102,7 +102,7 @@ class LocalRouter(Router):
             self._throttle.once(
                 logging.WARNING,
                 topic,
-                "`%s` stays on node %d: %s. `task.share(...)` names the keys that travel",
+                "`%s` stays on node %d: %s. `task.share` chooses the keys to send",
                 topic.replace(CTX, "ctx."),
                 self.node_id,
                 error,

@@ -44,8 +44,8 @@ class Emission(NamedTuple):
 class Messages:
     """The messages of one task; it receives messages of other nodes from the router.
 
-    `labels` are those of the node and of the task. `is_aside` returns whether the task runs on a
-    helper thread, beside the task of its node.
+    `labels` are those of the node and of the task. `is_aside` returns whether another task, which
+    runs, speaks for the node: this one then neither ends the job nor publishes its ctx.
     """
 
     def __init__(
@@ -79,15 +79,13 @@ class Messages:
         self._shares: list[tuple[tuple[str, ...], tuple[str, ...] | None]] = []
         self._leave: Callable[[], None] | None = None
         self._failure: Exception | None = None
-        self.ends_job = True
-        """Whether the end of the run ends the job; not so for a run within that of another task."""
         latch.listen(self._end_job, of_job=True)
         latch.listen(self._announce_end)
         latch.step.listen(self._wake_waits)
         latch.may_leave = lambda: router.may_leave
 
     def _end_job(self) -> None:
-        if self.ends_job and not self._is_aside():
+        if not self._is_aside():
             # Also without a connected node: lost ones may come back.
             self.router.emit(FINISH, self.router._inbox.run)
 

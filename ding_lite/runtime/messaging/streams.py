@@ -170,7 +170,7 @@ class Streams:
         self._uncertain: list[_UncertainParcel] = []
         self._stranded: list[Parcel] = []
         """Items that no reachable node can receive at the moment."""
-        self._moved: dict[int, set[int]] = {}
+        self._reassigned: dict[int, set[int]] = {}
         """Numbers of items that other nodes have got, by the node that may hold them still."""
         self._gone: set[int] = set()
         """Nodes that have left for good."""
@@ -253,7 +253,7 @@ class Streams:
                 logger.error("node %d took no item of `%s`: %s", node, parcel.stream, error)
 
         with self._changed:
-            self._moved.get(node, set()).discard(parcel.number)
+            self._reassigned.get(node, set()).discard(parcel.number)
         try:
             answer = self._carry(node, parcel)
         except BaseException:
@@ -295,8 +295,8 @@ class Streams:
             self._uncertain = [each for each in self._uncertain if each.node != node]
             stranded, self._stranded = self._stranded, []
             if is_new_incarnation:
-                self._moved.pop(node, None)
-            moved = self._moved.get(node, set())
+                self._reassigned.pop(node, None)
+            moved = self._reassigned.get(node, set())
             held = [parcel for parcel in stranded if parcel.number in moved]
             free = [parcel for parcel in stranded if parcel.number not in moved]
             if is_new_incarnation:
@@ -318,7 +318,7 @@ class Streams:
         """Send the items that a node which has left for good has not taken to other nodes."""
         with self._changed:
             self._gone.add(node)
-            self._moved.pop(node, None)
+            self._reassigned.pop(node, None)
         self._resolve(lambda uncertain: uncertain.node == node)
 
     def resolve_expired(self) -> None:
@@ -334,7 +334,7 @@ class Streams:
         def on_done(answer: Future[Any]) -> None:
             if answer.exception() is None:  # otherwise it is repeated when the node is back
                 with self._changed:
-                    self._moved.get(node, set()).difference_update(numbers)
+                    self._reassigned.get(node, set()).difference_update(numbers)
 
         self._withdraw(node, numbers).add_done_callback(on_done)
 
@@ -348,7 +348,7 @@ class Streams:
             self._uncertain = remaining
             for _, node, parcel in over:
                 if node not in self._gone:
-                    self._moved.setdefault(node, set()).add(parcel.number)
+                    self._reassigned.setdefault(node, set()).add(parcel.number)
         for each in over:
             self._send_again(each.parcel)
 

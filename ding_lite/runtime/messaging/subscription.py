@@ -38,7 +38,8 @@ class Subscription:
     """The newest values of some topics, by the node that has published them.
 
     It includes values that were published before: the newest of each topic and node is kept. The
-    topic of a ctx key is `ctx/KEY`. `pump` and `wake_pump` are those of a router.
+    topic of a ctx key is `ctx/KEY`, and its value is kept until a task has received it. `pump` and
+    `wake_pump` are those of a router.
     `on_values` is called with each node and its values as they arrive, and `is_ending` returns
     whether the job ends, and with it each wait.
     """

@@ -21,12 +21,14 @@ from ding_lite.errors import (
     RemoteError,
     TransportError,
 )
+from ding_lite.parallel.launch.membership import Roster
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.launch.rendezvous import ANNOUNCE, AddressBook, RendezvousNode, checked
+from ding_lite.parallel.link.links import Links
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from ding_lite.parallel.network.topology import NodeSpec, listeners, neighbours
 from ding_lite.parallel.router.node_router import NodeRouter
-from tests.parallel.tcp import Recorder, hub_spec, leaf_spec
+from tests.parallel.tcp import Recorder, hub_spec, leaf_spec, wait_until
 from tests.threads import together
 
 A, B = "tcp://10.0.0.7:50515", "tcp://10.0.0.8:50516"
@@ -114,9 +116,9 @@ DEEP = [(0, 1), (1, 2), (2, 3), (1, 3)]
 class Nodes:
     """The nodes of a job on this machine that know only the address of node 0."""
 
-    def __init__(self, topology: Any, num_nodes: int) -> None:
-        place: dict[str, Any] = {"num_nodes": num_nodes, "topology": topology}
-        self.plan = JobPlan(**place, protocol="tcp", startup_timeout=10.0)
+    def __init__(self, topology: Any, num_nodes: int, **more: Any) -> None:
+        more |= {"protocol": "tcp", "startup_timeout": 10.0}
+        self.plan = JobPlan(num_nodes=num_nodes, topology=topology, **more)
         self.edges = self.plan.edges
         self.nodes: dict[int, RendezvousNode] = {}
         [port] = free_ports(LOOPBACK, 1)
@@ -133,6 +135,7 @@ class Nodes:
             incarnation=self._incarnation,
             listen=self.rendezvous if node == 0 else f"tcp://{LOOPBACK}:0" if is_heard else None,
             rendezvous=self.rendezvous,
+            growth=self.plan.growth(first_id=1),
         )
 
     def enter(self, *nodes: int) -> list[NodeRouter]:
@@ -155,8 +158,8 @@ def make_nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Call
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     jobs: list[Nodes] = []
 
-    def make(topology: Any, num_nodes: int) -> Nodes:
-        jobs.append(Nodes(topology, num_nodes))
+    def make(topology: Any, num_nodes: int, **more: Any) -> Nodes:
+        jobs.append(Nodes(topology, num_nodes, **more))
         return jobs[-1]
 
     yield make
@@ -202,6 +205,31 @@ def test_a_node_that_restarts_at_another_address_is_dialled_there(
     for node, ear in recorder.items():
         ear.wait(lambda ear=ear: ear.of(1, "here") == ["again"])  # type: ignore[misc]
         assert 1 in here.nodes[node].router.peers
+
+
+def test_a_node_of_an_elastic_mesh_is_dialled_once_though_the_roster_has_its_address_too(
+    make_nodes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links, roster = _calls(monkeypatch, Links, "redial"), _calls(monkeypatch, Roster, "_learn")
+    here = make_nodes("mesh", 3, elastic=True)
+    here.enter(0, 1, 2)
+    here.meet()
+    address = here.nodes[1].router.address
+    assert address is not None
+    wait_until(lambda: any(node == 1 and at == address for node, _, at in roster))
+    assert links == [(1, address)]
+
+
+def _calls(monkeypatch: pytest.MonkeyPatch, of: type, name: str) -> list[Any]:
+    """Return the arguments of the calls of a method that have ended."""
+    calls, method = list[Any](), getattr(of, name)
+
+    def call(self: Any, *args: Any) -> None:
+        method(self, *args)
+        calls.append(args)
+
+    monkeypatch.setattr(of, name, call)
+    return calls
 
 
 @pytest.mark.parametrize("topology", ["mesh", DEEP])

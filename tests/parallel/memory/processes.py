@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from ding_lite.parallel.memory import copying
-from ding_lite.parallel.memory.segments import DIRECTORY, Segment, SegmentReader, slot_bytes_of
+from ding_lite.parallel.memory.segments import (
+    DIRECTORY,
+    Overtaken,
+    Segment,
+    SegmentReader,
+    slot_bytes_of,
+)
 from ding_lite.parallel.memory.shared_values import MIN_SHARED_BYTES
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
-from tests.parallel.tcp import Recorder, leaf_spec
+from tests.parallel.tcp import leaf_spec
 
 
 def value(number: int, size: int = 20_000) -> Encoded:
@@ -37,16 +41,34 @@ def number_of(copy: tuple[bytes, list[memoryview]]) -> int:
     return int(found.pop())
 
 
+def read_newest(one: SegmentReader) -> int:
+    """Return the number of the newest value that is not overwritten while it is read."""
+    while True:
+        version = max(number for number in one._sequences() if number % 2 == 0) // 2
+        with suppress(Overtaken):
+            return number_of(one.read(fresh, version))
+
+
 def fresh(nbytes: int) -> memoryview:
     return memoryview(bytearray(nbytes))
 
 
-def segment(**more: int) -> closing[Segment]:
-    return closing(Segment("test", **{"slot_bytes": slot_bytes_of(value(0)), **more}))
+@contextmanager
+def segment(**more: int) -> Iterator[Segment]:
+    one = Segment(**{"slot_bytes": slot_bytes_of(value(0)), **more})
+    try:
+        yield one
+    finally:
+        one.close()
 
 
-def reader(name: str) -> closing[SegmentReader]:
-    return closing(SegmentReader(name))
+@contextmanager
+def reader(name: str) -> Iterator[SegmentReader]:
+    one = SegmentReader(name)
+    try:
+        yield one
+    finally:
+        one.close()
 
 
 def segments(pid: int | str = "*") -> set[str]:
@@ -56,6 +78,9 @@ def segments(pid: int | str = "*") -> set[str]:
 
 def full(number: int, size: int = 2 * MIN_SHARED_BYTES // 8) -> np.ndarray:
     return np.full(size, number, np.int64)
+
+
+# -- programs ------------------------------------------------------------------------------
 
 
 def write(size: str, num_slots: str) -> None:
@@ -72,41 +97,46 @@ def write(size: str, num_slots: str) -> None:
 
 def get_stuck(size: str, num_versions: str) -> None:
     """Publish some versions and stop for ever in the middle of the copy of the next."""
-
-    def copyto(target: np.ndarray, source: np.ndarray) -> None:
-        np.copyto(target[: target.size // 2], source[: target.size // 2])
-        say(one.name)
-        sys.stdin.read()
-
     with segment(slot_bytes=slot_bytes_of(value(0, int(size)))) as one:
         for number in range(1, int(num_versions) + 1):
             one.write(value(number, int(size)))
-        vars(copying)["np"] = SimpleNamespace(**{**vars(np), "copyto": copyto})
+
+        class Stuck:
+            def __getattr__(self, name: str) -> object:
+                return getattr(np, name)
+
+            def copyto(self, target: np.ndarray, source: np.ndarray) -> None:
+                np.copyto(target[: target.size // 2], source[: target.size // 2])
+                say(one.name)
+                sys.stdin.read()
+
+        vars(copying)["np"] = Stuck()
         one.write(value(int(num_versions) + 1, int(size)))
 
 
-def read(name: str) -> None:
-    """Read versions until it is killed, each whole and none older than the one before."""
+def read(name: str, count: str) -> None:
+    """Read so many versions, each whole and none older than the one before."""
+    newest = 0
     with reader(name) as other:
-        newest = 0
-        for count in itertools.count():
-            number = number_of(other.read(fresh))
+        for _ in range(int(count)):
+            number = read_newest(other)
             assert number >= newest
             newest = number
-            if count == 20:
-                say("has read 20")
+    say(newest)
 
 
 def hang(hub: str) -> None:
     """Be node 1, and hang on the first large value."""
     router = NodeRouter(leaf_spec(1, hub, 2))
 
-    class Stuck(Recorder):
+    class Stuck:
+        def receive_event(self, *args: object) -> None: ...
+
         def receive_ctx(self, node_id: int, values: Any) -> None:
             say("stuck")
             threading.Event().wait()
 
-    Stuck(router)
+    router.join(Stuck())
     threading.Event().wait()
 
 
@@ -126,6 +156,9 @@ def _is_open(fd: int) -> bool:
         return os.read(fd, 1) != b""
     except BlockingIOError:
         return True
+
+
+# -- for tests -----------------------------------------------------------------------------
 
 
 @contextmanager

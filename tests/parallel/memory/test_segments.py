@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from contextlib import suppress
 
 import numpy as np
@@ -21,8 +22,20 @@ from ding_lite.parallel.memory.segments import (
     slot_bytes_of,
 )
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
-from tests.parallel.memory import processes
-from tests.parallel.memory.processes import fresh, line_of, number_of, process, reader, value
+from tests.parallel.memory.processes import (
+    fresh,
+    get_stuck,
+    line_of,
+    number_of,
+    process,
+    read,
+    read_newest,
+    reader,
+    segment,
+    segments,
+    value,
+    write,
+)
 
 pytestmark = pytest.mark.skipif(not domain(), reason="no memory to share on this platform")
 
@@ -31,69 +44,79 @@ class TestOneSegment:
     def test_a_value_is_read_as_it_was_written(self) -> None:
         tree = {"w": np.arange(9_000.0), "few": np.arange(3), "text": "t" * 500, "none": None}
         encoded = encode(tree, borrow=True)
-        with processes.segment(slot_bytes=slot_bytes_of(encoded)) as one, reader(one.name) as other:
+        with segment(slot_bytes=slot_bytes_of(encoded)) as one, reader(one.name) as other:
             one.write(encoded)
-            read = decode(*other.read(fresh))
+            read = decode(*other.read(fresh, 1))
         np.testing.assert_array_equal(read.pop("w"), tree.pop("w"))
         np.testing.assert_array_equal(read.pop("few"), tree.pop("few"))
         assert read == tree
+
+    def test_a_value_needs_no_buffers(self) -> None:
+        with segment() as one, reader(one.name) as other:
+            one.write(encode(["text", 1]))
+            assert decode(*other.read(fresh, 1)) == ["text", 1]
 
     def test_a_value_may_fill_its_slot_to_the_last_byte(self) -> None:
         payload = memoryview(os.urandom(4 * 4096 - 64))
         filling = Encoded(b"meta", [payload])
         assert slot_bytes_of(filling) == 4 * 4096
-        with processes.segment(slot_bytes=4 * 4096) as one, reader(one.name) as other:
+        with segment(slot_bytes=4 * 4096) as one, reader(one.name) as other:
             one.write(filling)
-            assert other.read(fresh) == (b"meta", [payload])
+            assert other.read(fresh, 1) == (b"meta", [payload])
 
-    def test_the_announced_version_is_read_or_else_the_newest(self) -> None:
-        with processes.segment() as one, reader(one.name) as other:
+    def test_a_version_is_read_from_its_publication_until_it_is_overwritten(self) -> None:
+        with segment() as one, reader(one.name) as other:
             first = one.write(value(1))
-            assert first is not None
             one.write(value(2))
-            assert number_of(other.read(fresh, first.announcement.version)) == 1
-            assert number_of(other.read(fresh)) == 2
+            assert [number_of(other.read(fresh, version)) for version in (1, 2)] == [1, 2]
             del first
             for number in range(3, 9):
                 one.write(value(number))
-            assert number_of(other.read(fresh, 1)) == 8
-
-    def test_nothing_published_is_nothing_to_read(self) -> None:
-        with processes.segment() as one, reader(one.name) as other, pytest.raises(Overtaken):
-            other.read(fresh)
+            for gone_or_to_come in (1, 9):
+                with pytest.raises(Overtaken, match=f"not hold version {gone_or_to_come}"):
+                    other.read(fresh, gone_or_to_come)
 
     def test_the_file_is_private_and_goes_with_its_writer(self) -> None:
-        with processes.segment() as one:
+        with segment() as one:
             status = (DIRECTORY / one.name).stat()
             assert (status.st_mode & 0o777, status.st_uid) == (0o600, os.getuid())
-        assert one.name not in processes.segments()
+        assert one.name not in segments()
         with pytest.raises(Overtaken, match="is gone"):
             SegmentReader(one.name)
 
     def test_a_referenced_value_is_readable_after_close(self) -> None:
-        with processes.segment() as one:
+        with segment() as one:
             published = one.write(value(5))
         assert published is not None
         assert number_of((published.encoded.meta, published.encoded.buffers)) == 5
 
-    @given(st.lists(st.tuples(st.sampled_from(["write", "drop", "read"]), st.integers(0, 9))))
+    @given(
+        st.lists(
+            st.one_of(
+                st.just("write"),
+                st.tuples(st.just("drop"), st.integers(0, 9)),
+                st.tuples(st.just("read"), st.integers(0, 9)),
+            ),
+            max_size=60,
+        )
+    )
     def test_a_referenced_value_is_never_overwritten(self, steps) -> None:
         """And memory grows with what is referred to, not with what is written."""
         held: list[tuple[int, Published]] = []
         most = 0
-        with processes.segment(num_slots=8) as one, reader(one.name) as other:
-            for number, (step, which) in enumerate(steps, start=1):
+        with segment(num_slots=8) as one, reader(one.name) as other:
+            for number, step in enumerate(steps, start=1):
                 if step == "write":
                     published = one.write(value(number, 4_000))
                     if published is None:
                         assert len(held) >= 7
                         continue
                     held.append((number, published))
-                    assert number_of(other.read(fresh)) == number
-                elif step == "drop" and held:
-                    del held[which % len(held)]
+                    assert read_newest(other) == number
+                elif step[0] == "drop" and held:
+                    del held[int(step[1]) % len(held)]
                 elif held:
-                    number, published = held[which % len(held)]
+                    number, published = held[int(step[1]) % len(held)]
                     assert number_of(other.read(fresh, published.announcement.version)) == number
                 most = max(most, len(held))
             assert one.num_used_slots <= max(MIN_SLOTS, most + 2)
@@ -101,32 +124,24 @@ class TestOneSegment:
             held.clear()
             assert one.is_idle
 
-    def test_a_copy_that_the_writer_overtakes_is_thrown_away(self) -> None:
-        """The writer comes around in the middle of each of the first copies."""
-        with processes.segment() as one, reader(one.name) as other:
+    @pytest.mark.parametrize(
+        ("writes", "fails", "error"),
+        [(MIN_SLOTS, False, Overtaken), (MIN_SLOTS, True, Overtaken), (0, True, CodecError)],
+    )
+    def test_a_copy_that_the_writer_overtakes_is_thrown_away(self, writes, fails, error) -> None:
+        """So is the error of what no longer was a value."""
+
+        def allocate(nbytes: int) -> memoryview:
+            for _ in range(writes):
+                one.write(value(2))
+            if fails:
+                raise CodecError("read from two values")
+            return fresh(nbytes)
+
+        with segment() as one, reader(one.name) as other:
             one.write(value(1))
-            written = [1]
-
-            def allocate(nbytes: int) -> memoryview:
-                if len(written) < 10:
-                    for _ in range(MIN_SLOTS):
-                        written.append(written[-1] + 1)
-                        one.write(value(written[-1]))
-                return fresh(nbytes)
-
-            assert number_of(other.read(allocate)) == written[-1] == 10
-
-    def test_a_reader_that_is_always_overtaken_gives_up(self) -> None:
-        with processes.segment() as one, reader(one.name) as other:
-            one.write(value(1))
-
-            def allocate(nbytes: int) -> memoryview:
-                for _ in range(MIN_SLOTS):
-                    one.write(value(2))
-                return fresh(nbytes)
-
-            with pytest.raises(Overtaken):
-                other.read(allocate)
+            with pytest.raises(error):
+                other.read(allocate, 1)
 
 
 class TestMistrust:
@@ -135,8 +150,15 @@ class TestMistrust:
         with pytest.raises(CodecError, match="impossible name"):
             SegmentReader(name)
 
-    def test_a_link_and_a_file_of_another_mode_are_refused(self) -> None:
-        with processes.segment() as one:
+    @pytest.mark.parametrize("mode", [0o644, 0o660, 0o400])
+    def test_a_file_of_another_mode_is_refused(self, mode: int) -> None:
+        with segment() as one:
+            (DIRECTORY / one.name).chmod(mode)
+            with pytest.raises(CodecError, match="cannot be read"):
+                SegmentReader(one.name)
+
+    def test_a_link_is_refused(self) -> None:
+        with segment() as one:
             link = DIRECTORY / f"{one.name}-link"
             link.symlink_to(DIRECTORY / one.name)
             try:
@@ -144,10 +166,6 @@ class TestMistrust:
                     SegmentReader(link.name)
             finally:
                 link.unlink()
-            for mode in (0o644, 0o660, 0o400):
-                (DIRECTORY / one.name).chmod(mode)
-                with pytest.raises(CodecError, match="cannot be read"):
-                    SegmentReader(one.name)
 
     @pytest.mark.parametrize(
         "content", [b"", b"x" * 100, b"x" * 8192, b"\0" * 8192, b"\xff" * 8192]
@@ -170,61 +188,80 @@ class TestMistrust:
             assert nbytes <= one.slot_bytes
             return fresh(nbytes)
 
-        with processes.segment() as one, reader(one.name) as other:
+        with segment() as one, reader(one.name) as other:
             one.write(value(1))
             with (DIRECTORY / one.name).open("r+b") as file:
                 file.seek(64 + offset if offset < 192 else 4096 + offset - 192)
                 file.write(noise)
             with suppress(CodecError, Overtaken):
-                decode(*other.read(allocate))
+                decode(*other.read(allocate, 1))
 
 
 class TestProcesses:
     def test_two_readers_of_a_writer_at_full_speed_see_no_torn_value(self) -> None:
-        """One of them is killed, and then the writer, wherever they are in their copies."""
-        with process(processes.write, 100_000, MIN_SLOTS) as writer:
+        with process(write, 200_000, MIN_SLOTS) as writer:
             name = line_of(writer)
-            with process(processes.read, name) as victim, reader(name) as other:
-                before = max(number_of(other.read(fresh)) for _ in range(20))
-                assert line_of(victim) == "has read 20"
-                victim.kill()
-                victim.wait()
-                while number_of(other.read(fresh)) <= before:
-                    pass
-                writer.kill()
-                writer.wait()
-                last = number_of(other.read(fresh))
-                assert last > before
-                assert last == number_of(other.read(fresh))
-        remove_left_over([name])
+            with process(read, name, 20) as one, process(read, name, 20) as two:
+                newest = [int(line_of(child)) for child in (one, two)]
+                assert [child.wait() for child in (one, two)] == [0, 0]
+            assert min(newest) > 1
+            writer.communicate("")
+            assert writer.returncode == 0
+        assert name not in segments()
 
     def test_a_writer_that_is_killed_in_mid_copy_leaves_its_last_value_whole(self) -> None:
         num_versions = 5
-        with process(processes.get_stuck, 500_000, num_versions) as writer:
+        with process(get_stuck, 500_000, num_versions) as writer:
             name = line_of(writer)
             with reader(name) as other:
-                assert number_of(other.read(fresh)) == num_versions
+                assert read_newest(other) == num_versions
                 writer.kill()
                 writer.wait()
-                assert number_of(other.read(fresh)) == num_versions
+                assert read_newest(other) == num_versions
                 assert number_of(other.read(fresh, num_versions)) == num_versions
                 remove_left_over([name])
-                assert name not in processes.segments()
-                assert number_of(other.read(fresh)) == num_versions
-        assert name not in processes.segments()
+                assert name not in segments()
+                assert read_newest(other) == num_versions
+        assert name not in segments()
+
+    def test_a_writer_that_is_killed_anywhere_leaves_its_last_value_whole(self) -> None:
+        for _ in range(2):
+            with process(write, 200_000, 3) as writer:
+                name = line_of(writer)
+                with reader(name) as other:
+                    before = max(read_newest(other) for _ in range(5))
+                    writer.kill()
+                    writer.wait()
+                    last = read_newest(other)
+                    assert last >= before
+                    assert last == read_newest(other)
+            remove_left_over([name])
+
+    def test_killing_a_reader_does_not_affect_others(self) -> None:
+        with process(write, 200_000, 3) as writer:
+            name = line_of(writer)
+            with process(read, name, 10**9) as victim, reader(name) as other:
+                before = read_newest(other)
+                victim.send_signal(signal.SIGKILL)
+                victim.wait()
+                while read_newest(other) <= before:
+                    pass
+            writer.communicate("")
+            assert writer.returncode == 0
 
     def test_segments_of_crashed_writers_are_removed_and_others_stay(self) -> None:
-        stuck = processes.get_stuck
-        with process(stuck, 50_000, 1) as dead, process(stuck, 50_000, 1) as alive:
+        with process(get_stuck, 50_000, 1) as dead, process(get_stuck, 50_000, 1) as alive:
             names = line_of(dead), line_of(alive)
-            assert set(names) <= processes.segments()
+            assert set(names) <= segments()
             dead.kill()
             dead.wait()
             remove_left_over()
-            assert names[0] not in processes.segments()
-            assert names[1] in processes.segments()
-            alive.communicate("")
-            assert (alive.returncode, names[1] in processes.segments()) == (0, False)
+            assert names[0] not in segments()
+            assert names[1] in segments()
+            alive.kill()
+            alive.wait()
+            remove_left_over(names)
+            assert names[1] not in segments()
 
     def test_a_file_that_is_not_private_is_neither_read_nor_removed(self) -> None:
         path = DIRECTORY / "ding_lite-test-public"

@@ -128,13 +128,13 @@ class TestForgedAnnouncements:
         ("name", "version"),
         [
             *(("../../etc/passwd", 1), ("ding_lite-nowhere", 1), ("ding_lite-nowhere", {})),
-            *((["list"], {}), ("real", "1"), ("real", {})),
+            *((["list"], {}), ("real", 0), ("real", 2), ("real", "1"), ("real", {})),
         ],
     )
     def test_are_dropped_and_the_next_ctx_arrives(self, start: Start, name: Any, version: Any):
         routers = start(2)
         recorder = Recorder(routers[1])
-        with closing(Segment("test", slot_bytes=1_000)) as real:
+        with closing(Segment(slot_bytes=1_000)) as real:
             real.write(encode("secret"))
             forged = Announcement(real.name if name == "real" else name, version)
             routers[0].publish_ctx({"w": forged, "n": 1})
@@ -148,7 +148,7 @@ class TestForgedAnnouncements:
         monkeypatch.setattr("ding_lite.parallel.router.node_router.domain", lambda: next(domains))
         routers = start(2)
         recorder = Recorder(routers[1])
-        with closing(Segment("test", slot_bytes=1_000)) as real:
+        with closing(Segment(slot_bytes=1_000)) as real:
             published = real.write(encode("secret"))
             assert published is not None
             routers[0].publish_ctx({"w": published.announcement})
@@ -192,7 +192,7 @@ class TestProcesses:
 
 class TestSender:
     def test_after_the_end_values_are_kept_as_bytes(self) -> None:
-        sender = SharedSender("test", 1)
+        sender = SharedSender(1)
         published = sender.keep("w", encode(full(1), borrow=True))
         assert isinstance(published, Published)
         sender.close()
@@ -201,7 +201,7 @@ class TestSender:
 
     def test_without_local_peers_a_value_is_kept_as_bytes(self) -> None:
         """Of arrays of any size, and of an empty one."""
-        sender = SharedSender("test", 0)
+        sender = SharedSender(0)
         tree = {"large": full(1), "few": np.arange(2_100.0), "none": np.zeros((0, 3))}
         kept = sender.keep("w", encode(tree, borrow=True))
         assert isinstance(kept, Encoded)
@@ -215,7 +215,7 @@ class TestSender:
             arrived["large"][0] = 3
 
     def test_the_memory_of_a_snapshot_is_used_again_once_it_is_gone(self) -> None:
-        sender = SharedSender("test", 0)
+        sender = SharedSender(0)
 
         def address(kept: Any) -> int:
             return np.frombuffer(kept.buffers[0], np.uint8).ctypes.data
@@ -234,7 +234,7 @@ def test_nothing_is_delivered_out_of_order(monkeypatch: pytest.MonkeyPatch) -> N
     got: list[Any] = []
     may_read = threading.Event()
     receiver = SharedReceiver(lambda peer, values, number: got.append(values["w"]), got.append)
-    sender = SharedSender("test", 1)
+    sender = SharedSender(1)
     published = sender.keep("w", encode(full(1), borrow=True))
     assert isinstance(published, Published)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ding_lite.errors import TransportError
-from ding_lite.parallel.link import outbox
+from ding_lite.parallel.link import sent
 from ding_lite.parallel.link.session import Session
 from ding_lite.parallel.router import node_router as router_module
 from ding_lite.runtime.messaging.inbox import FINISH
@@ -30,8 +30,8 @@ KILOBYTE = 1024
 
 @pytest.fixture(autouse=True)
 def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "MAX_EVENTS", WINDOW)
-    monkeypatch.setattr(outbox, "MAX_EVENT_BYTES", WINDOW * KILOBYTE)
+    monkeypatch.setattr(sent, "MAX_EVENTS", WINDOW)
+    monkeypatch.setattr(sent, "MAX_EVENT_BYTES", WINDOW * KILOBYTE)
 
 
 class Recorder(tcp.Recorder):

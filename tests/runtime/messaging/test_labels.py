@@ -143,10 +143,6 @@ def test_roles_are_a_list_of_labels_for_each_node() -> None:
     for roles in no_lists:
         with pytest.raises(LabelError, match=rf"`roles` is {roles!r}; give a list.*\[{roles!r}\]"):
             count_roles(roles)
-    assert len(count_roles(["a", "b"], num_nodes=2)) == 2
-    for num_nodes in (1, 3):
-        with pytest.raises(LabelError, match=f"the number of nodes is {num_nodes}"):
-            count_roles(["a", "b"], num_nodes=num_nodes)
     no_labels: list[Any] = ["a b", "", ["fine", "a*"], [None], 3]
     for entry in no_labels:
         with pytest.raises(LabelError, match="is no role"):

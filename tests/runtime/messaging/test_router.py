@@ -143,7 +143,7 @@ def test_published_values_are_copies_and_one_that_cannot_be_copied_warns_once(ca
     assert [router.published(name) for name in names] == [[1], [1], 2, None]
     [warning] = [record.getMessage() for record in caplog.records]
     assert warning.startswith("`ctx.odd` stays on node 0: cannot pickle")
-    assert "`task.share(...)` names the keys that travel" in warning
+    assert "`task.share` chooses the keys to send" in warning
 
 
 def test_an_invalid_name_of_a_topic_or_a_handler_is_refused() -> None:
@@ -271,11 +271,11 @@ def test_the_ctx_of_a_node_is_found_by_its_role_and_an_unknown_label_is_refused(
 
 
 @pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
-def test_a_run_within_a_middleware_ends_only_itself(async_mode: bool) -> None:
+def test_a_run_within_a_middleware_ends_only_itself_and_publishes_nothing(async_mode: bool) -> None:
     def evaluate(ctx: Context) -> None:
         if ctx.total_step == 3:
             with Task() as inner:
-                inner.use(lambda ctx: ctx.update(finish=ctx.total_step == 1)).run()
+                inner.use(lambda ctx: ctx.update(played=1, finish=ctx.total_step == 1)).run()
             delivered(router)
             events.append((inner.ctx.total_step, [*other.events]))
 
@@ -289,6 +289,7 @@ def test_a_run_within_a_middleware_ends_only_itself(async_mode: bool) -> None:
     assert task.ctx.total_step == 5
     assert events == [(1, [])]
     assert [event for _, event, *_ in other.events] == ["finish"]
+    assert [router.published(f"ctx/{key}") for key in ("total_step", "played")] == [5, None]
 
 
 def test_where_nothing_was_launched_the_current_router_is_one_that_is_alone() -> None:

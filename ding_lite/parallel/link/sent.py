@@ -47,7 +47,6 @@ class SentEvents:
         """Called with the number of the last acknowledged event; of the last if the peer left."""
         self._unacked: deque[_NumberedEvent] = deque()
         """Events that were sent; they are older than those that wait."""
-        self._lasting: list[Encoded] = []
         self._nbytes = 0
 
     @property
@@ -69,20 +68,13 @@ class SentEvents:
         kept = self._unacked or self.waiting
         return kept[0].number if kept else self.last_posted + 1
 
-    def post(self, event: Encoded, *, lasting: bool = False) -> int:
-        """Queue an encoded event, a lasting one for all incarnations; return its number."""
-        if lasting:
-            self._lasting.append(event)
+    def post(self, event: Encoded) -> int:
+        """Queue an encoded event; return its number."""
         self.last_posted += 1
         nbytes = event.nbytes if event.buffers else len(event.meta)
         self.waiting.append(_NumberedEvent(self.last_posted, event, nbytes))
         self._nbytes += nbytes
         return self.last_posted
-
-    def post_lasting(self) -> None:
-        """Queue the lasting events once more, for a new incarnation of the peer."""
-        for event in self._lasting:
-            self.post(event)
 
     def acknowledge(self, seen: int) -> None:
         before = self._nbytes
