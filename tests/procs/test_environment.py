@@ -36,17 +36,17 @@ def place(node_id: int, num_nodes: int = 3) -> str:
     return line.replace("NODES=2", f"NODES={num_nodes}")
 
 
-def test_a_job_with_a_key_of_its_own_does_not_mix_with_another_job(type_line, folder) -> None:
+def test_a_job_with_a_key_of_its_own_does_not_mix_with_another_job(fork_line, folder) -> None:
     make_key(folder / "key")
     own, other = free_ports(LOOPBACK, 2)
-    keyed = f"export DING_LITE_KEY_FILE={folder / 'key'}; "
+    keyed = f"DING_LITE_KEY_FILE={folder / 'key'} "
     lines = [
         (f"{NODE_0} 1000", own),
         (f"{keyed}{NODE_0} 2000", other),
         (f"{keyed}{NODE_1} 2000", other),
         (f"{NODE_1} 1000", own),
     ]
-    shells = [type_line(line, port, program="typed") for line, port in lines]
+    shells = [fork_line(line, port, program="typed") for line, port in lines]
     output = [LEARNED, LEARNED, COLLECTED, COLLECTED]
     assert [shell.end() for shell in shells] == [(0, text) for text in output]
 
