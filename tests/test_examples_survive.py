@@ -100,8 +100,8 @@ def test_a_killed_node_is_restarted_and_the_run_continues(name: str, victim: int
         watched.kill(victim)
         watched.wait_until(lambda: watched.last_row.get("step", 0) > had_come_to)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate()
-        assert process.returncode == 130, err
+        out, err = process.communicate()
+        assert (process.returncode, out) == (130, ""), err
         assert "Interrupted; the checkpoint is in here/checkpoint" in err
         assert ("The run in here goes on at" in err) is (victim == 0), err
         assert running_in(folder) == []
