@@ -13,7 +13,7 @@ import pytest
 
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from tests.procs.conftest import Fork, RunForked
-from tests.procs.programs import Job, Program
+from tests.procs.programs import Program
 
 SLOW = pytest.mark.slow
 
@@ -120,9 +120,9 @@ def test_with_auto_recover_all_pass_the_barrier_when_the_node_is_back(
         *(pytest.param(stage, marks=SLOW) for stage in ("0 import", "2 import", "0 main")),
     ],
 )
-def test_ctrl_c_during_the_start_ends_all_nodes_at_any_stage(folder: Path, stage: str) -> None:
+def test_ctrl_c_during_the_start_ends_all_nodes_at_any_stage(fork: Fork, stage: str) -> None:
     node, where = stage.split()
-    with Job(folder, "stages") as program:
+    with fork("stages") as program:
         pids: dict[str, Any] = {}
         while pids.get(node, (0, ""))[1] != where:
             _, who, pid, how_far = program.line("up ")

@@ -115,9 +115,7 @@ exec(open("cell.py").read(), vars(cell))
 """Runs `__main__` as a module without a file, as the kernel of a notebook does."""
 
 
-def test_a_main_from_a_file_and_one_worker_both_run_in_a_notebook(
-    fork: Fork, folder: Path
-) -> None:
+def test_a_main_from_a_file_and_one_worker_both_run_in_a_notebook(fork: Fork, folder: Path) -> None:
     (folder / "train.py").write_text(PREAMBLE + MAIN)
     source = "from ding_lite import Parallel\nfrom train import main\n" + GUARDED
     source += "    def own():\n        return 'own'\n    print(Parallel.runner(1)(own))\n"
