@@ -518,6 +518,18 @@ def test_a_node_with_the_number_of_a_collector_that_has_left_is_not_asked() -> N
         assert learner.lost == (2,)
 
 
+def test_the_shard_of_a_collector_that_has_joined_is_drawn_from() -> None:
+    with connected() as (cluster, _):
+        members = [1, 3]
+        group = Group(cluster.routers[0], (1, 3), lambda: tuple(members))
+        learner = ShardedReplay(group, SPEC, shard_capacity=50)
+        assert {*numbers_of(learner.sample(90)) // 100} == {1, 3}
+        settle(learner)
+        members.append(2)
+        learner.wait_for(150, until=lambda: False, timeout=10.0)
+        assert {*numbers_of(learner.sample(90)) // 100} == {1, 2, 3}
+
+
 def test_weights_are_right_when_other_shards_draw_the_part_of_a_lost_one() -> None:
     with connected() as (cluster, replays):
         learner = replays[0]

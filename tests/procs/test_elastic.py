@@ -95,14 +95,3 @@ def test_a_second_runner_joins_the_mesh_of_a_first_one(fork_line: Type) -> None:
     assert fork_line(f"{attach} finish 1 2", program="elastic_work").end()[0] == 0
     output = first.result()
     assert output.splitlines()[-1] == "[(0, [0, 1]), (1, [0, 1])]"
-
-
-# -- servers -------------------------------------------------------------------------------
-
-
-def test_a_collector_that_joins_gets_weights_and_its_shard_is_drawn_from(fork_learner_line) -> None:
-    nodes = [fork_learner_line(line, program="elastic_servers") for line in (LEARNER, COLLECTOR)]
-    nodes[0].line("draws 1")
-    nodes.append(fork_learner_line(LATER, program="elastic_servers"))
-    nodes[0].line("draws 1 2")
-    assert [node.end()[0] for node in nodes] == [0, 0, 0]

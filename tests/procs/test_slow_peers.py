@@ -16,12 +16,6 @@ from ding_lite.parallel.launch import launch
 from tests.procs import mains
 from tests.procs.conftest import Fork
 
-
-@pytest.mark.parametrize("protocol", [pytest.param("ipc", marks=pytest.mark.slow), "tcp"])
-def test_a_burst_of_100_000_events_arrives_whole_and_in_order(run_forked, protocol) -> None:
-    assert run_forked("burst", protocol=protocol) == "[True, False]\n"
-
-
 # -- a reader that stalls ------------------------------------------------------------------
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.procs.conftest import RunForked
-from tests.procs.shells import Type
-from tests.procs.test_environment import NODE_0, NODE_1
 
 
 def read(folder: Path, *, is_closed: bool = True) -> list[dict[str, Any]]:
@@ -111,11 +109,3 @@ def test_the_trace_of_a_killed_job_lacks_only_the_closing_bracket(fork, folder) 
     records = read(folder, is_closed=False)
     names = {r["args"]["name"] for r in records if r["name"] == "process_name"}
     assert names == {"node 0 learner", "node 1 collector"}
-
-
-def test_nodes_that_are_started_by_hand_write_one_trace(fork_line: Type, folder: Path) -> None:
-    trace = str(folder / "trace.json")
-    nodes = [fork_line(line, program="traced", TRACE=trace) for line in (NODE_0, NODE_1)]
-    assert [node.end() for node in nodes] == [(0, "")] * 2
-    found = arrows(read(folder))
-    assert len(found["call"]) == len(found["item"]) == 3

@@ -36,7 +36,7 @@ def main():
                 with suppress(DeadlineExceeded):
                     task.wait_for("received", timeout=0.1)
 
-        task.use_step_wrapper(Trace(os.environ.get("TRACE", "trace.json")))
+        task.use_step_wrapper(Trace("trace.json"))
         task.on("collected", lambda number: None)
         received = []
         task.on("received", lambda: received.append(True))
@@ -47,5 +47,4 @@ def main():
 
 TELLS = getattr(given, "tells", False)
 if __name__ == "__main__":
-    by_hand = "DING_LITE_NODE_ID" in os.environ
-    Parallel.runner(2, "star", roles=None if by_hand else ["learner", "collector"])(main)
+    Parallel.runner(2, "star", roles=["learner", "collector"])(main)
