@@ -6,6 +6,7 @@ import os
 import select
 import signal
 from ast import literal_eval
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def test_a_full_disk_of_a_node_ends_the_job_with_its_last_checkpoint_whole(
     assert not list((folder / "checkpoint-1").glob("*.tmp"))
 
 
-# -- a node that raises ---------------------------------------------------------------------
+# -- a node that raises or is killed --------------------------------------------------------
 
 
 def test_the_node_that_fails_before_a_barrier_is_named_and_not_those_that_wait_there(fork):
@@ -107,6 +108,20 @@ def test_with_auto_recover_all_pass_the_barrier_when_the_node_is_back(
 ) -> None:
     output = run_forked("ends", main="barrier", recover=True)
     assert output.splitlines()[-1] == f"[{', '.join(['[0, 1, 2]'] * 3)}]", output
+
+
+@pytest.mark.parametrize("protocol", ["ipc", pytest.param("tcp", marks=SLOW)])
+def test_items_of_takers_that_are_killed_are_taken_by_the_others(fork: Fork, protocol: str) -> None:
+    with fork("stream", protocol=protocol) as program:
+        pids = program.pids(4)
+        for victim, number in ((1, 50), (2, 150)):
+            program.line(f"given {number}")
+            os.kill(pids[victim], signal.SIGKILL)
+        output = program.result()
+        taken = Counter(literal_eval(output.splitlines()[-1])[0])
+        assert {*taken} <= {*range(400)}
+        # Or it may have said that it took an item, and not yet have told the giver.
+        assert sum(count - 1 for count in taken.values()) <= 2
 
 
 # -- Ctrl-C --------------------------------------------------------------------------------

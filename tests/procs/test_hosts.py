@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from ding_lite.parallel.network.security import make_key
-from tests.cli.calls import ROOT
 from tests.procs.conftest import Fork
 from tests.procs.network import Machine, Network, why_not
-from tests.procs.programs import Forked, Program
+from tests.procs.programs import Forked
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2", "10.77.0.3")
 Start = Callable[[Fork, str], list[Forked]]
@@ -57,11 +56,6 @@ def place(number: int, folder: Path) -> dict[str, str]:
     return {f"DING_LITE_{name}": text for name, text in named.items()}
 
 
-def hears(shell: Program, *nodes: int) -> None:
-    """Wait until a node has heard of others."""
-    assert {int(shell.line("received")[1]) for _ in nodes} == {*nodes}
-
-
 def test_a_star_outlives_loss_delay_a_cut_of_six_seconds_and_a_move(
     folder: Path, network: Network, machines: list[Machine], fork: Fork, start: Start
 ) -> None:
@@ -81,21 +75,6 @@ def test_a_star_outlives_loss_delay_a_cut_of_six_seconds_and_a_move(
     (folder / "go").touch()
     results = [literal_eval(shell.end()[1].splitlines()[-1]) for shell in (hub, *others)]
     assert results == [[{1: (True, True), 2: (True, True)}], [True], [True]], hub.seen
-
-
-def test_a_mesh_of_machines_that_know_node_0_follows_one_that_moves(
-    network: Network, machines: list[Machine], fork: Fork, start: Start
-) -> None:
-    zero, one, two = start(fork, "meeting")
-    hears(zero, 1, 2)
-    hears(one, 0, 2)
-    hears(two, 0, 1)
-
-    network.move(machines[1], ADDRESSES[1], "10.77.0.9")
-    zero.line("lost 1")
-    two.line("lost 1")
-    hears(zero, 1)
-    hears(two, 1)
 
 
 def test_learners_on_two_machines_average_their_gradients_and_one_on_a_third_collects(
@@ -128,25 +107,3 @@ say("of all", processes.gather("ranks", [processes.rank]).tolist())
         ]
         said = [each.result().splitlines()[-1] for each in processes]
     assert said == ["of all [[0.0], [1.0]]"] * 2
-
-
-@pytest.mark.slow
-@pytest.mark.deadline(180)
-def test_training_across_machines_solves_though_a_collector_is_cut_off_for_a_while(
-    folder: Path, network: Network, machines: list[Machine]
-) -> None:
-    network.delay_s, network.loss = 0.025, 0.01
-    make_key(folder / "job.key")
-    program = ROOT / "examples" / "impala_cartpole.py"
-    line = f"exec python {program} --nodes 3 --out {folder / 'run'}"
-    with ExitStack() as stack:
-        learner, *collectors = [
-            stack.enter_context(machine.type_line(folder, line, **place(k, folder)))
-            for k, machine in enumerate(machines)
-        ]
-        learner.line("env steps")
-        with network.without(ADDRESSES[2]):
-            select.select([], [], [], 5.0)
-        output = learner.result()
-        assert '"solved": true' in output
-        assert [collector.end()[0] for collector in collectors] == [0, 0]

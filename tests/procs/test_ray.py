@@ -381,8 +381,7 @@ def test_apex_solves_though_an_actor_is_killed_and_then_a_machine(folder, monkey
     os.mkfifo(folder / "lose")
     # It may not end before node 2, on the machine that is lost, has taken part again.
     training, _, _ = text_of("training", victim=2, target=475.0).partition("\nif __name__")
-    training += '\nmain, ROLES, TOPOLOGY = METHODS["apex"]\n' + SAY_WHERE
-    source = (MACHINES + training + THREE_MACHINES).replace("FOLDER", str(folder))
+    source = (MACHINES + training + SAY_WHERE + THREE_MACHINES).replace("FOLDER", str(folder))
     with Program(folder, source) as program:
         at: dict[int, str] = {}
         pids: dict[int, int] = {}
