@@ -24,63 +24,13 @@ from tests.warm import PROGRAMS, STRICT, Output, Warm, warm
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
-KEYS = [
-    *("example", "env", "seed", "solved", "env_steps", "episodes"),
-    *("train_iter", "wall_s", "eval_return", "nodes", "eval_episodes"),
-    *("seconds", "eval_env_steps", "verdict_env_steps"),
-]
-ENVS = {
-    "dqn_lunarlander": "LunarLander-v3",
-    "dqn_pixels": "ding_lite/Catch-v0",
-    "evolve_lunarlander": "LunarLander-v3",
-    "apex_ddpg_pendulum": "Pendulum-v1",
-    "sac_pendulum": "Pendulum-v1",
-}
-"""The environment of each example that does not use CartPole-v1."""
-# The step of the pipeline in which a limit is reached is carried on to its end, and collectors of
-# other nodes continue until `finish` reaches them: half a second or so on a busy machine.
-UNTIL_ALL_NODES_FINISH = 50_000
-ENV_STEPS_OF_A_STEP = {
-    "ppo_cartpole": 8 * 16,
-    "recurrent_ppo": 16 * 32,
-    # A step, and an evaluation of six or four agents: two or three episodes each of up to 25 env
-    # steps.
-    "evolve_cartpole": 6 * 64 + 6 * 2 * 25,
-    "evolve_lunarlander": 4 * 128 + 4 * 3 * 25,
-    "evolve_accelerate": 6 * 64 + 6 * 2 * 25,
-    "evolve_on_nodes": 2 * 6 * 64 * 2 + 2 * 6 * 2 * 25,
-    "impala_cartpole": UNTIL_ALL_NODES_FINISH,
-    "a3c_cartpole": UNTIL_ALL_NODES_FINISH,
-    "apex_dqn_cartpole": UNTIL_ALL_NODES_FINISH,
-    "apex_ddpg_pendulum": UNTIL_ALL_NODES_FINISH,
-}
-TARGETS = {
-    "apex_ddpg_pendulum": -200.0,
-    "dqn_lunarlander": 200.0,
-    "dqn_pixels": 9.0,
-    "evolve_lunarlander": 200.0,
-    "sac_pendulum": -200.0,
-}
-NODES = {
-    "a3c_cartpole": 4,
-    "apex_dqn_cartpole": 4,
-    "apex_ddpg_pendulum": 3,
-    "evaluate_elsewhere": 2,
-    "evolve_on_nodes": 3,
-    "impala_cartpole": 3,
-}
-"""The number of nodes of each example with several."""
 FILES = {
-    "dqn_cartpole": {
-        *("config.json", "metrics.jsonl", "checkpoint", "curve.png", "events"),
-        *("pipeline.txt", "result.json"),
-    }
+    *("config.json", "metrics.jsonl", "checkpoint", "curve.png", "events"),
+    *("pipeline.txt", "result.json"),
 }
-FILES["evaluate_elsewhere"] = FILES["dqn_cartpole"] | {"nodes.jsonl"}
-"""All files of a run, of one process and of several."""
+"""All files of a run of one process."""
 
 
-FEW = ("--max-env-steps", "600")
 SECONDS = 110.0
 
 
@@ -137,30 +87,26 @@ def saved_in_checkpoint(example: Path, folder: Path) -> DQN:
 @pytest.mark.procs
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_ends_with_its_result(example: Path, process: Warm, tmp_path: Path) -> None:
-    output = finished(process, example, "--smoke", "--seed", "7", *FEW, cwd=tmp_path)
+    few = "1000" if example.stem == "dqn_pixels" else "600"  # it begins to learn later
+    options = ("--smoke", "--seed", "7", "--max-env-steps", few)
+    output = finished(process, example, *options, cwd=tmp_path)
 
-    if ENVS.get(example.stem) == "LunarLander-v3" and find_spec("Box2D") is None:
+    if "lunarlander" in example.stem and find_spec("Box2D") is None:
         assert output.code == 2, output.err
         assert f"pip install -e '{ROOT}[box2d]'" in output.err
         return
     assert output.code == 0, output.err
     result = json.loads(output.out.splitlines()[-1])
-    assert list(result) == KEYS
-    assert (result["example"], result["env"], result["seed"]) == (
-        example.stem,
-        ENVS.get(example.stem, "CartPole-v1"),
-        7,
-    )
-    assert 0 < result["env_steps"] < int(FEW[1]) + ENV_STEPS_OF_A_STEP.get(example.stem, 1)
+    assert (result["example"], result["seed"]) == (example.stem, 7)
+    assert 0 < result["env_steps"] < (2_000 if result["nodes"] == 1 else 50_000)
     assert result["train_iter"] > 0
     assert sum(result["seconds"].values()) > 0.9 * result["wall_s"]
-    assert result["solved"] == (result["eval_return"] >= TARGETS.get(example.stem, 475.0))
-    assert result["nodes"] == NODES.get(example.stem, 1)
+    assert result["solved"] is False
     run = tmp_path / "runs" / example.stem / "1"
     left = {path.name.partition(".out.")[0] for path in run.iterdir()}
     assert left >= {"config.json", "result.json"}
-    assert left == FILES.get(example.stem, left)
-    if example.stem in FILES:
+    if example.stem in ("dqn_cartpole", "evaluate_elsewhere"):
+        assert left - {"nodes.jsonl"} == FILES
         assert (run / "curve.png").read_bytes().startswith(b"\x89PNG")
         assert f"curve        {run.relative_to(tmp_path)}/curve.png" in output.err
         assert "Try next: " in output.err

@@ -77,15 +77,12 @@ def test_a_star_outlives_loss_delay_a_cut_of_six_seconds_and_a_move(
     assert results == [[{1: (True, True), 2: (True, True)}], [True], [True]], hub.seen
 
 
-def test_learners_on_two_machines_average_their_gradients_and_one_on_a_third_collects(
+def test_learners_on_two_of_three_machines_average_their_gradients(
     fork_learner: Fork, start: Start
 ) -> None:
     ended = [node.end() for node in start(fork_learner, "hosts_learn")]
     assert [code for code, _ in ended] == [0, 0, 0], ended
-    first, second, third = (literal_eval(output.splitlines()[-1])[0] for _, output in ended)
-    mean, num_batches_of_both, digests = first
-    assert (mean, num_batches_of_both, len(set(digests))) == ([0.5], 0, 1)
-    assert (second, third) == (first, None)
+    assert [output.splitlines()[-1] for _, output in ended] == ["[[0.5]]", "[[0.5]]", "[None]"]
 
 
 def test_processes_of_accelerate_on_two_machines_tell_each_other_things(

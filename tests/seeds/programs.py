@@ -7,7 +7,7 @@ to look into. What was mended says so.
 
 import time
 
-from ding_lite.framework import Parallel, Task
+from ding_lite.framework import Task
 from ding_lite.framework.wrapper import StepTimer
 from ding_lite.rl_utils import get_epsilon_greedy_fn
 from tests.seeds.diengine import (
@@ -142,14 +142,6 @@ def magic(max_iterations=FOREVER, async_mode=False):
 
 
 # -- on several processes ------------------------------------------------------------------
-
-
-def star(max_iterations=FOREVER):
-    """Three processes, each of which does the same, connected in a star."""
-    # Mended: the three would write over each other's checkpoint.
-    cfg.exp_name = f"{cfg.exp_name}_{Parallel().node_id}"
-    learner, collector, evaluator = decoupled(max_iterations)
-    return results_of(learner, collector, evaluator)
 
 
 def results_of(learner, collector, evaluator):
