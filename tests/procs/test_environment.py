@@ -133,13 +133,6 @@ def test_attach_to_joins_a_running_job_and_starts_from_its_newest_ctx(
     assert shells[0].end()[0] == shells[1].end()[0] == 0
 
 
-def test_a_node_that_raises_is_lost_to_the_others(fork_line: Type) -> None:
-    node_0 = fork_line(place(0, 2), program="paused")
-    output = fork_line(f"{place(1, 2)} fails", program="paused").refusal()
-    assert "ZeroDivisionError\nin middleware `play`" in output
-    node_0.line("lost 1")
-
-
 def test_ctrl_c_in_one_shell_ends_the_job_in_all(fork_line: Type) -> None:
     shells = [fork_line(place(node, 2), program="paused") for node in (0, 1)]
     pid = int(shells[1].line("plays")[1])
