@@ -42,7 +42,7 @@ UNREACHABLE = {"apex_ddpg_pendulum": "0"}
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[Warm]:
-    """Return a process that forks examples, whose nodes are processes as ever."""
+    """Return a process that forks examples; their nodes are processes as ever."""
     with warm(PROGRAMS) as process:
         yield process
 

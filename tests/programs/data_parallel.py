@@ -121,7 +121,7 @@ if __name__ == "__main__":
     for name, make in POLICIES.items():
         ours, theirs = first.pop(name), second.pop(name)
         print(name, "equal:", all((ours[each] == theirs[each]).all() for each in ours))
-        if make is not of_a_user:  # whose units drop out at random
+        if make is not of_a_user:  # its units drop out at random
             close = (np.allclose(ours[k], w, 1e-4, 1e-6) for k, w in alone(make).items())
             print(name, "as of one:", all(close))
     print(nobody, first, second, sep="\n")
