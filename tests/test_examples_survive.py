@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.procs, pytest.mark.deadline(180)]
 SLOW = pytest.mark.slow
 CASES = [
     pytest.param("a3c_cartpole", 0, id="a3c-server", marks=SLOW),
-    pytest.param("a3c_cartpole", 1, id="a3c-agent"),
+    pytest.param("a3c_cartpole", 1, id="a3c-agent", marks=SLOW),
     pytest.param("apex_dqn_cartpole", 0, id="apex-first-learner", marks=SLOW),
     pytest.param("apex_dqn_cartpole", 1, id="apex-second-learner", marks=SLOW),
     pytest.param("apex_dqn_cartpole", 2, id="apex-collector", marks=SLOW),
