@@ -24,63 +24,13 @@ from tests.warm import PROGRAMS, STRICT, Output, Warm, warm
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
-KEYS = [
-    *("example", "env", "seed", "solved", "env_steps", "episodes"),
-    *("train_iter", "wall_s", "eval_return", "nodes", "eval_episodes"),
-    *("seconds", "eval_env_steps", "verdict_env_steps"),
-]
-ENVS = {
-    "dqn_lunarlander": "LunarLander-v3",
-    "dqn_pixels": "ding_lite/Catch-v0",
-    "evolve_lunarlander": "LunarLander-v3",
-    "apex_ddpg_pendulum": "Pendulum-v1",
-    "sac_pendulum": "Pendulum-v1",
-}
-"""The environment of each example that does not use CartPole-v1."""
-# The step of the pipeline in which a limit is reached is carried on to its end, and collectors of
-# other nodes continue until `finish` reaches them: half a second or so on a busy machine.
-UNTIL_ALL_NODES_FINISH = 50_000
-ENV_STEPS_OF_A_STEP = {
-    "ppo_cartpole": 8 * 16,
-    "recurrent_ppo": 16 * 32,
-    # A step, and an evaluation of six or four agents: two or three episodes each of up to 25 env
-    # steps.
-    "evolve_cartpole": 6 * 64 + 6 * 2 * 25,
-    "evolve_lunarlander": 4 * 128 + 4 * 3 * 25,
-    "evolve_accelerate": 6 * 64 + 6 * 2 * 25,
-    "evolve_on_nodes": 2 * 6 * 64 * 2 + 2 * 6 * 2 * 25,
-    "impala_cartpole": UNTIL_ALL_NODES_FINISH,
-    "a3c_cartpole": UNTIL_ALL_NODES_FINISH,
-    "apex_dqn_cartpole": UNTIL_ALL_NODES_FINISH,
-    "apex_ddpg_pendulum": UNTIL_ALL_NODES_FINISH,
-}
-TARGETS = {
-    "apex_ddpg_pendulum": -200.0,
-    "dqn_lunarlander": 200.0,
-    "dqn_pixels": 9.0,
-    "evolve_lunarlander": 200.0,
-    "sac_pendulum": -200.0,
-}
-NODES = {
-    "a3c_cartpole": 4,
-    "apex_dqn_cartpole": 4,
-    "apex_ddpg_pendulum": 3,
-    "evaluate_elsewhere": 2,
-    "evolve_on_nodes": 3,
-    "impala_cartpole": 3,
-}
-"""The number of nodes of each example with several."""
 FILES = {
-    "dqn_cartpole": {
-        *("config.json", "metrics.jsonl", "checkpoint", "curve.png", "events"),
-        *("pipeline.txt", "result.json"),
-    }
+    *("config.json", "metrics.jsonl", "checkpoint", "curve.png", "events"),
+    *("pipeline.txt", "result.json"),
 }
-FILES["evaluate_elsewhere"] = FILES["dqn_cartpole"] | {"nodes.jsonl"}
-"""All files of a run, of one process and of several."""
+"""All files of a run of one process."""
 
 
-FEW = ("--max-env-steps", "1000")
 SECONDS = 110.0
 
 
@@ -137,30 +87,26 @@ def saved_in_checkpoint(example: Path, folder: Path) -> DQN:
 @pytest.mark.procs
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_ends_with_its_result(example: Path, process: Warm, tmp_path: Path) -> None:
-    output = finished(process, example, "--smoke", "--seed", "7", *FEW, cwd=tmp_path)
+    few = "1000" if example.stem == "dqn_pixels" else "600"  # it begins to learn later
+    options = ("--smoke", "--seed", "7", "--max-env-steps", few)
+    output = finished(process, example, *options, cwd=tmp_path)
 
-    if ENVS.get(example.stem) == "LunarLander-v3" and find_spec("Box2D") is None:
+    if "lunarlander" in example.stem and find_spec("Box2D") is None:
         assert output.code == 2, output.err
         assert f"pip install -e '{ROOT}[box2d]'" in output.err
         return
     assert output.code == 0, output.err
     result = json.loads(output.out.splitlines()[-1])
-    assert list(result) == KEYS
-    assert (result["example"], result["env"], result["seed"]) == (
-        example.stem,
-        ENVS.get(example.stem, "CartPole-v1"),
-        7,
-    )
-    assert 0 < result["env_steps"] < int(FEW[1]) + ENV_STEPS_OF_A_STEP.get(example.stem, 1)
+    assert (result["example"], result["seed"]) == (example.stem, 7)
+    assert 0 < result["env_steps"] < (2_000 if result["nodes"] == 1 else 50_000)
     assert result["train_iter"] > 0
     assert sum(result["seconds"].values()) > 0.9 * result["wall_s"]
-    assert result["solved"] == (result["eval_return"] >= TARGETS.get(example.stem, 475.0))
-    assert result["nodes"] == NODES.get(example.stem, 1)
+    assert result["solved"] is False
     run = tmp_path / "runs" / example.stem / "1"
     left = {path.name.partition(".out.")[0] for path in run.iterdir()}
     assert left >= {"config.json", "result.json"}
-    assert left == FILES.get(example.stem, left)
-    if example.stem in FILES:
+    if example.stem in ("dqn_cartpole", "evaluate_elsewhere"):
+        assert left - {"nodes.jsonl"} == FILES
         assert (run / "curve.png").read_bytes().startswith(b"\x89PNG")
         assert f"curve        {run.relative_to(tmp_path)}/curve.png" in output.err
         assert "Try next: " in output.err
@@ -224,21 +170,28 @@ def test_a_learner_ends_with_the_weights_that_another_node_found_good() -> None:
     assert seen == [(99.0, True, False), (100.0, False, True)]
 
 
-@pytest.mark.procs
-@pytest.mark.parametrize("name", ["dqn_cartpole", "evaluate_elsewhere"])
-def test_ctrl_c_ends_a_run_with_everything_saved(name: str, tmp_path: Path) -> None:
-    example = ROOT / "examples" / f"{name}.py"
-    arguments = ("--target", "1000", "--max-env-steps", "100000000", "--out", "here")
-    with started(example, *arguments, cwd=tmp_path) as process:
-        metrics = tmp_path / "here" / "metrics.jsonl"
-        while not metrics.exists() or not metrics.stat().st_size:
-            with suppress(subprocess.TimeoutExpired):
-                pytest.fail(f"It ended by itself, with {process.wait(0.05)}.")
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate()
+def weights_in(folder: Path) -> dict[str, bytes]:
+    saved = load_checkpoint(folder / "checkpoint", only=["policy"]).state["policy"]
+    return {name: tensor.numpy().tobytes() for name, tensor in saved["q_net"].items()}
 
-    assert process.returncode == 130, err
-    assert out == ""
+
+@pytest.mark.procs
+def test_ctrl_c_ends_a_run_that_goes_on_to_the_weights_of_an_uninterrupted_one(
+    process: Warm, tmp_path: Path
+) -> None:
+    example = ROOT / "examples" / "dqn_cartpole.py"
+    options = ("--seed", "5", "--target", "1000", "--max-env-steps", "2000")
+    whole = finished(process, example, *options, "--out", "whole", cwd=tmp_path)
+    assert whole.code == 0, whole.err
+
+    with started(example, *options, "--out", "here", cwd=tmp_path) as running:
+        metrics = tmp_path / "here" / "metrics.jsonl"
+        while not metrics.exists() or metrics.read_bytes().count(b"\n") < 4:  # of 10
+            with suppress(subprocess.TimeoutExpired):
+                pytest.fail(f"It ended by itself, with {running.wait(0.01)}.")
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate()
+    assert (running.returncode, out) == (130, ""), err
     assert "Interrupted; the checkpoint is in here/checkpoint." in err
     assert "Traceback" not in err
     saved = load_checkpoint(tmp_path / "here" / "checkpoint")
@@ -246,36 +199,14 @@ def test_ctrl_c_ends_a_run_with_everything_saved(name: str, tmp_path: Path) -> N
     updates = saved.state["policy"]["train_iter"]
     assert saved.meta["train_iter"] == updates == last["train_iter"] > 0
     assert (tmp_path / "here" / "curve.png").exists()
-    assert running_in(tmp_path) == []
 
-
-def weights_in(folder: Path) -> dict[str, bytes]:
-    saved = load_checkpoint(folder / "checkpoint", only=["policy"]).state["policy"]
-    return {name: tensor.numpy().tobytes() for name, tensor in saved["q_net"].items()}
-
-
-@pytest.mark.procs
-def test_a_killed_and_resumed_run_has_the_weights_of_an_uninterrupted_one(
-    process: Warm, tmp_path: Path
-) -> None:
-    example = ROOT / "examples" / "dqn_cartpole.py"
-    options = ("--seed", "5", "--target", "1000", "--max-env-steps", "3000")
-    whole = finished(process, example, *options, "--out", "whole", cwd=tmp_path)
-    assert whole.code == 0, whole.err
-
-    with started(example, *options, "--out", "killed", cwd=tmp_path) as killed:
-        metrics = tmp_path / "killed" / "metrics.jsonl"
-        while not metrics.exists() or metrics.read_bytes().count(b"\n") < 12:  # of 15
-            with suppress(subprocess.TimeoutExpired):
-                pytest.fail(f"It ended by itself, with {killed.wait(0.01)}.")
-        killed.kill()
-    again = finished(process, example, "--resume", "--out", "killed", cwd=tmp_path)
+    again = finished(process, example, "--resume", "--out", "here", cwd=tmp_path)
     assert again.code == 0, again.err
-    assert "The run in killed goes on at 2,000 env steps." in again.err
-
-    assert weights_in(tmp_path / "killed") == weights_in(tmp_path / "whole")
+    assert f"The run in here goes on at {saved.meta['env_step']:,} env steps." in again.err
+    assert weights_in(tmp_path / "here") == weights_in(tmp_path / "whole")
     times = {"wall_s": 0.0, "seconds": {}}
     assert json.loads(again.out) | times == json.loads(whole.out) | times
+    assert running_in(tmp_path) == []
 
 
 @pytest.mark.procs
@@ -289,25 +220,7 @@ def test_a_resumed_learner_works_with_its_evaluator_on_another_node(
         assert output.code == 0, output.err
         assert json.loads(output.out)["env_steps"] == int(steps)
     assert "The run in here goes on at 600 env steps." in output.err
-    output = finished(process, example, "--out", "here", "--resume", cwd=tmp_path)
-    assert output.code == 0, output.err
-    assert "The run in here had reached its end at 1,200 env steps." in output.err
-    assert json.loads(output.out)["env_steps"] == 1_200
     assert running_in(tmp_path) == []
-
-
-@pytest.mark.procs
-def test_a_program_of_several_nodes_accepts_the_criterion_of_the_tutorial(
-    process: Warm, tmp_path: Path
-) -> None:
-    example = ROOT / "examples" / "impala_cartpole.py"
-    options = ("--criterion", "seed", "--smoke", "--nodes", "1")
-    output = finished(process, example, *options, cwd=tmp_path)
-    assert output.code == 0, output.err
-    result = json.loads(output.out)
-    assert list(result) == [*KEYS, "criterion", "episodes_per_collector"]
-    assert (result["env"], result["criterion"]) == ("CartPole-v0", "seed")
-    assert (result["solved"], result["episodes_per_collector"]) == (False, None)
 
 
 @pytest.mark.procs

@@ -5,22 +5,24 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ding_lite.parallel.observe.job_discovery import Node, running_jobs
-from tests.procs.programs import run, short_folder
-from tests.test_examples import ROOT, running_in, started
+from ding_lite.clock import SYSTEM_CLOCK
+from ding_lite.parallel.observe.job_discovery import running_jobs
+from ding_lite.parallel.observe.metrics import NodeMetrics
+from tests.procs.programs import Forked, short_folder
+from tests.test_examples import ROOT, running_in
+from tests.warm import PROGRAMS, Warm, warm
 
 pytestmark = [pytest.mark.procs, pytest.mark.deadline(180)]
 SLOW = pytest.mark.slow
 CASES = [
-    pytest.param("a3c_cartpole", 0, id="a3c-server", marks=SLOW),  # also in test_training_faults
+    pytest.param("a3c_cartpole", 0, id="a3c-server", marks=SLOW),
     pytest.param("a3c_cartpole", 1, id="a3c-agent", marks=SLOW),
     pytest.param("apex_dqn_cartpole", 0, id="apex-first-learner", marks=SLOW),
     pytest.param("apex_dqn_cartpole", 1, id="apex-second-learner", marks=SLOW),
@@ -31,96 +33,94 @@ CASES = [
     pytest.param("evaluate_elsewhere", 1, id="evaluate-evaluator"),
     pytest.param("evolve_on_nodes", 0, id="evolve-breeder", marks=SLOW),
     pytest.param("evolve_on_nodes", 1, id="evolve-learner", marks=SLOW),
-    pytest.param("impala_cartpole", 0, id="impala-learner", marks=SLOW),
+    pytest.param("impala_cartpole", 0, id="impala-learner"),
     pytest.param("impala_cartpole", 1, id="impala-collector", marks=SLOW),
 ]
 """Each kind of node of each program."""
 UNREACHABLE = {"apex_ddpg_pendulum": "0"}
 
 
-class Watched:
+@pytest.fixture(scope="module")
+def process() -> Iterator[Warm]:
+    """Return a process that forks examples; their nodes are processes as ever."""
+    with warm(PROGRAMS) as process:
+        yield process
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with short_folder() as path:
+        yield path
+
+
+class Watched(Forked):
     """An example that runs in a folder, as seen from outside."""
 
-    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
-        self._process = process
-        self._folder = folder
-        self._metrics = folder / "here" / "metrics.jsonl"
+    def __init__(self, process: Warm, folder: Path, name: str, *options: str) -> None:
+        example = str(ROOT / "examples" / f"{name}.py")
+        super().__init__(process, folder, "", example, *options, "--out", "here")
 
     @property
     def last_row(self) -> dict[str, Any]:
         with suppress(OSError, IndexError, ValueError):
-            found: dict[str, Any] = json.loads(self._metrics.read_text().splitlines()[-1])
+            lines = (self.folder / "here" / "metrics.jsonl").read_text().splitlines()
+            found: dict[str, Any] = json.loads(lines[-1])
             return found
         return {}
 
-    def node(self, node_id: int) -> Node | None:
-        ours = set(running_in(self._folder))
-        for job in running_jobs():
-            for node in job.nodes:
-                if node.metrics and node.metrics.pid in ours and node.node_id == node_id:
-                    return node
-        return None
+    def node(self, node_id: int) -> NodeMetrics | None:
+        nodes = [node for job in running_jobs([self.folder]) for node in job.nodes]
+        return next((n.metrics for n in nodes if n.node_id == node_id and n.metrics), None)
 
     def wait_until(self, what: Callable[[], object]) -> None:
         while not what():
-            with suppress(subprocess.TimeoutExpired):
-                code = self._process.wait(0.05)
-                pytest.fail(f"It ended by itself, with {code}: {self._process.communicate()[1]}")
+            if (code := self.process.poll()) is not None:
+                pytest.fail(f"It ended by itself, with {code}: {self.end()[1]}")
+            SYSTEM_CLOCK.sleep(0.05)  # a file that another process writes wakes no waiter
 
-    def kill(self, node_id: int) -> None:
-        """Kill a node, and wait until it is back and takes part."""
+    def kill_node(self, node_id: int) -> int:
         self.wait_until(lambda: self.node(node_id))
         before = self.node(node_id)
         assert before is not None
-        assert before.metrics is not None
-        pid = before.metrics.pid
-        os.kill(pid, signal.SIGKILL)
+        os.kill(before.pid, signal.SIGKILL)
+        return before.pid
 
-        def is_back() -> bool:
-            node = self.node(node_id)
-            if node is None or node.metrics is None or node.metrics.pid == pid:
-                return False
-            return (node.metrics.total.total_step or 0) > 1
-
-        self.wait_until(is_back)
+    def is_back(self, node_id: int, former_pid: int) -> bool:
+        """Whether a node runs in another process, and takes part."""
+        now = self.node(node_id)
+        return now is not None and now.pid != former_pid and (now.total.total_step or 0) > 1
 
 
 @pytest.mark.parametrize(("name", "victim"), CASES)
-def test_a_killed_node_is_restarted_and_the_run_continues(name: str, victim: int) -> None:
-    example = ROOT / "examples" / f"{name}.py"
+def test_a_killed_node_is_restarted_and_the_run_continues(
+    process: Warm, folder: Path, name: str, victim: int
+) -> None:
     endless = ("--target", UNREACHABLE.get(name, "1000"), "--max-env-steps", "100000000")
-    with (
-        short_folder() as folder,
-        started(example, *endless, "--out", "here", cwd=folder) as process,
-    ):
-        watched = Watched(process, folder)
+    with Watched(process, folder, name, *endless) as program:
         checkpoint = folder / "here" / "checkpoint" / "manifest.json"
-        watched.wait_until(lambda: watched.last_row and (victim or checkpoint.exists()))
-        had_come_to = watched.last_row["step"]
-        watched.kill(victim)
-        watched.wait_until(lambda: watched.last_row.get("step", 0) > had_come_to)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate()
-        assert process.returncode == 130, err
-        assert "Interrupted; the checkpoint is in here/checkpoint" in err
-        assert ("The run in here goes on at" in err) is (victim == 0), err
+        program.wait_until(lambda: program.last_row and (victim or checkpoint.exists()))
+        had_come_to = program.last_row["step"]
+        former = program.kill_node(victim)
+        program.wait_until(lambda: program.is_back(victim, former))
+        program.wait_until(lambda: program.last_row.get("step", 0) > had_come_to)
+        program.process.send_signal(signal.SIGINT)
+        code, output = program.end()
+        assert code == 130, output
+        assert "Interrupted; the checkpoint is in here/checkpoint" in output
+        assert ("The run in here goes on at" in output) is (victim == 0), output
         assert running_in(folder) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "victim"), CASES)
-def test_a_run_solves_its_task_after_one_of_its_nodes_is_killed(name: str, victim: int) -> None:
-    example = ROOT / "examples" / f"{name}.py"
-    with short_folder() as folder, started(example, "--out", "here", cwd=folder) as process:
-        watched = Watched(process, folder)
-        watched.wait_until(lambda: watched.last_row)
-        node = watched.node(victim)
-        assert node is not None
-        assert node.metrics is not None
-        os.kill(node.metrics.pid, signal.SIGKILL)
-        out, err = process.communicate()
-        assert process.returncode == 0, err
-        assert json.loads(out)["solved"] is True, err
+def test_a_run_solves_its_task_after_one_of_its_nodes_is_killed(
+    process: Warm, folder: Path, name: str, victim: int
+) -> None:
+    with Watched(process, folder, name) as program:
+        program.wait_until(lambda: program.last_row)
+        program.kill_node(victim)
+        output = program.result()
+        assert json.loads(output.splitlines()[-1])["solved"] is True, output
         assert running_in(folder) == []
 
 
@@ -146,11 +146,10 @@ if __name__ == "__main__":
 """
 
 
-def test_learners_resumed_from_a_checkpoint_have_equal_weights() -> None:
-    with short_folder() as folder:
-        source = f"import sys; sys.path.insert(0, {str(ROOT / 'examples')!r})\n{RESUMED}"
-        code, output = run(folder, source)
-    assert code == 0, output
+def test_learners_resumed_from_a_checkpoint_have_equal_weights(process: Warm, folder: Path) -> None:
+    source = f"import sys; sys.path.insert(0, {str(ROOT / 'examples')!r})\n{RESUMED}"
+    with Forked(process, folder, source) as program:
+        output = program.result()
     assert "goes on at" in output
     same = [line for line in output.splitlines() if line.startswith("{")]
     assert len(same) == 2, output

@@ -15,7 +15,6 @@ from hypothesis import given, settings, strategies as st
 
 from ding_lite import middleware as mw
 from ding_lite.distributed import GradientServer, World
-from ding_lite.distributed.gradient_server import Reducer
 from ding_lite.errors import ConfigError, RemoteError, ShapeError
 from ding_lite.parallel.router import calls as rpc
 from ding_lite.parallel.router.group import Group
@@ -37,6 +36,13 @@ def make_policy() -> A2C:
 def gradient(value: float = 1.0) -> torch.Tensor:
     size = sum(weights.numel() for weights in make_policy().weights().values())
     return torch.full((size,), value)
+
+
+def applied(server: GradientServer, value: float = 1.0) -> bool:
+    """Push a gradient; return whether it was applied."""
+    receipt = server.push(gradient(value))
+    assert receipt is not None
+    return receipt.is_applied
 
 
 class Job(Cluster):
@@ -115,9 +121,7 @@ def test_an_invalid_gradient_is_an_error_also_where_it_is_stale(
     first, second = job.agents
     first.pull(make_policy())
     first.push(gradient())
-    receipt = second.push(gradient())
-    assert receipt is not None
-    assert not receipt.is_applied
+    assert not applied(second)
     with pytest.raises((ConfigError, RemoteError), match=said):
         second.push(wrong)
     assert (job.owner.num_applied, job.owner.num_refused) == (1, 1)
@@ -203,51 +207,54 @@ class Gated(A2C):
         return super().apply_gradient(grad_P)
 
 
-def reducer_of(job: Job) -> Reducer:
-    reducer = job.servers[1]._reducer
-    assert reducer is not None
-    return reducer
+@pytest.fixture
+def reducing(make_job: MakeJob) -> MakeJob:
+    """Return what makes a job in which a second node reduces the gradients of three agents."""
+    Gated.gate.set()
+    return lambda **settings: make_job(2, num_agents=3, kind=Gated, **settings)
 
 
 @contextmanager
-def busy_owner(job: Job, pool: ThreadPoolExecutor) -> Iterator[Future[Any]]:
-    """Let the owner work on a push of the first agent, until the end of the block."""
+def busy_owner(job: Job) -> Iterator[tuple[Future[Any], Callable[..., Future[Any]]]]:
+    """Let the owner work on a push of the first agent until the end of the block.
+
+    It yields the answer to this push, and what lets another agent push as well, which returns once
+    the reducer, which is busy, has its gradient.
+    """
+    reducer = job.servers[1]._reducer
+    assert reducer is not None
+
+    def push(agent: int, grad_P: torch.Tensor) -> Future[Any]:
+        before = len(reducer._waiting)
+        answer = pool.submit(job.agents[agent].push, grad_P)
+        wait_until(lambda: len(reducer._waiting) > before, "a push at the reducer")
+        return answer
+
     job.agents[0].pull(make_policy())
     Gated.gate.clear()
-    try:
-        first = pool.submit(job.agents[0].push, gradient())
-        wait_until(lambda: reducer_of(job)._is_under_way, "the first push")
-        yield first
-    finally:
-        Gated.gate.set()
+    with ThreadPoolExecutor(3) as pool:
+        try:
+            first = pool.submit(job.agents[0].push, gradient())
+            wait_until(lambda: reducer._is_under_way, "the first push")
+            yield first, push
+        finally:
+            Gated.gate.set()
 
 
-def push_behind(job: Job, agent: int, grad_P: torch.Tensor, pool: ThreadPoolExecutor) -> Any:
-    """Push, and return once the reducer has it, which is busy."""
-    before = len(reducer_of(job)._waiting)
-    answer = pool.submit(job.agents[agent].push, grad_P)
-    wait_until(lambda: len(reducer_of(job)._waiting) > before, "a push at the reducer")
-    return answer
-
-
-def test_a_pull_does_not_wait_for_the_gradient_that_is_applied_meanwhile(make_job: MakeJob) -> None:
-    job = make_job(2, num_agents=2, kind=Gated)
-    with ThreadPoolExecutor(2) as pool, busy_owner(job, pool):
+def test_a_pull_does_not_wait_for_the_gradient_that_is_applied_meanwhile(reducing: MakeJob) -> None:
+    job = reducing()
+    with busy_owner(job), ThreadPoolExecutor(1) as pool:
         assert pool.submit(job.agents[1].pull, make_policy()).result(5.0)
         assert job.agents[1].pulled_version == 0
 
 
-def test_a_reducer_forwards_the_mean_of_the_gradients_received_meanwhile(make_job: MakeJob) -> None:
-    Gated.gate.set()
-    job, alone = make_job(2, num_agents=3, kind=Gated), Gated(SPEC, CONFIG)
-    with ThreadPoolExecutor(3) as pool:
-        for agent in job.agents:
-            agent.pull(make_policy())
-        with busy_owner(job, pool) as first:
-            others = [
-                push_behind(job, k, gradient(value), pool) for k, value in ((1, 0.2), (2, 0.6))
-            ]
-        receipts = [answer.result(10.0) for answer in (first, *others)]
+def test_a_reducer_forwards_the_mean_of_the_gradients_received_meanwhile(reducing: MakeJob) -> None:
+    job, alone = reducing(), Gated(SPEC, CONFIG)
+    for agent in job.agents:
+        agent.pull(make_policy())
+    with busy_owner(job) as (first, push):
+        others = [push(1, gradient(0.2)), push(2, gradient(0.6))]
+    receipts = [answer.result(10.0) for answer in (first, *others)]
     assert [(r.is_applied, r.staleness, r.version) for r in receipts] == [
         (True, 0, 1),
         (True, 1, 2),
@@ -260,19 +267,17 @@ def test_a_reducer_forwards_the_mean_of_the_gradients_received_meanwhile(make_jo
     np.testing.assert_allclose(weights_of(job.owner), own, rtol=1e-6)
 
 
-def test_a_stale_gradient_at_a_reducer_does_not_affect_the_others(make_job: MakeJob) -> None:
-    Gated.gate.set()
-    job = make_job(2, num_agents=3, kind=Gated, max_staleness=1)
+def test_a_stale_gradient_at_a_reducer_does_not_affect_the_others(reducing: MakeJob) -> None:
+    job = reducing(max_staleness=1)
     first, stale, fresh = job.agents
-    with ThreadPoolExecutor(3) as pool:
-        stale.pull(make_policy())
-        for _ in range(2):
-            first.pull(make_policy())
-            first.push(gradient())
-        fresh.pull(make_policy())
-        with busy_owner(job, pool):
-            answers = [push_behind(job, k, gradient(0.1), pool) for k in (1, 2)]
-        receipts = [answer.result(10.0) for answer in answers]
+    stale.pull(make_policy())
+    for _ in range(2):
+        first.pull(make_policy())
+        first.push(gradient())
+    fresh.pull(make_policy())
+    with busy_owner(job) as (_, push):
+        answers = [push(k, gradient(0.1)) for k in (1, 2)]
+    receipts = [answer.result(10.0) for answer in answers]
     assert [(r.is_applied, r.staleness) for r in receipts] == [(False, 3), (True, 1)]
     assert (job.owner.num_applied, job.owner.num_refused, job.owner.version) == (4, 1, 4)
     assert job.owner.take_stalenesses() == [0, 0, 0, 3, 1]
@@ -291,18 +296,15 @@ def test_a_program_that_does_not_ask_for_stalenesses_keeps_the_newest(
     assert job.owner.take_stalenesses() == [2, 3, 4]
 
 
-def test_an_invalid_gradient_at_a_reducer_is_an_error_of_its_agent_only(make_job: MakeJob) -> None:
-    Gated.gate.set()
-    job = make_job(2, num_agents=3, kind=Gated)
-    with ThreadPoolExecutor(3) as pool:
-        with busy_owner(job, pool):
-            short = push_behind(job, 1, torch.ones(3), pool)
-            right = push_behind(job, 2, gradient(0.1), pool)
-            with pytest.raises(RemoteError, match="holds NaN or infinity"):
-                job.agents[1].push(gradient(float("nan")))
-        assert right.result(10.0).is_applied
-        with pytest.raises(RemoteError, match="Is it of a network of the same size"):
-            short.result(10.0)
+def test_an_invalid_gradient_at_a_reducer_is_an_error_of_its_agent_only(reducing: MakeJob) -> None:
+    job = reducing()
+    with busy_owner(job) as (_, push):
+        short, right = push(1, torch.ones(3)), push(2, gradient(0.1))
+        with pytest.raises(RemoteError, match="holds NaN or infinity"):
+            job.agents[1].push(gradient(float("nan")))
+    assert right.result(10.0).is_applied
+    with pytest.raises(RemoteError, match="Is it of a network of the same size"):
+        short.result(10.0)
     assert (job.owner.num_applied, job.owner.num_refused) == (2, 0)
 
 
@@ -310,31 +312,25 @@ def test_an_invalid_gradient_at_a_reducer_is_an_error_of_its_agent_only(make_job
     "rest", [(0, gradient().numpy() * 1j), (np.zeros(2), gradient().numpy()), (0, ["x"])]
 )
 def test_a_malformed_push_to_a_reducer_does_not_affect_the_others(
-    make_job: MakeJob, rest: Any
+    reducing: MakeJob, rest: Any
 ) -> None:
-    Gated.gate.set()
-    job = make_job(2, num_agents=3, kind=Gated)
-    with ThreadPoolExecutor(3) as pool:
-        with busy_owner(job, pool):
-            right = push_behind(job, 2, gradient(0.1), pool)
-            with pytest.raises(RemoteError, match="A push consists of"):
-                job.agents[1]._server.call(1, "push", 0, *rest, until=lambda: False)
-        assert right.result(10.0).is_applied
-        receipt = pool.submit(job.agents[2].push, gradient(0.1)).result(10.0)
-        assert receipt is not None
-        assert receipt.is_applied
+    job = reducing()
+    with busy_owner(job) as (_, push):
+        right = push(2, gradient(0.1))
+        with pytest.raises(RemoteError, match="A push consists of"):
+            job.agents[1]._server.call(1, "push", 0, *rest, until=lambda: False)
+    assert right.result(10.0).is_applied
+    assert applied(job.agents[2], 0.1)
 
 
-def test_gradients_for_two_incarnations_are_not_averaged(make_job: MakeJob) -> None:
-    Gated.gate.set()
-    job = make_job(2, num_agents=3, kind=Gated, max_staleness=10)
-    with ThreadPoolExecutor(3) as pool:
-        job.agents[1].pull(make_policy())
-        job.restart_owner()
-        job.agents[2].pull(make_policy())
-        with busy_owner(job, pool):
-            answers = [push_behind(job, k, gradient(0.1), pool) for k in (1, 2)]
-        assert [answer.result(10.0).is_applied for answer in answers] == [False, True]
+def test_gradients_for_two_incarnations_are_not_averaged(reducing: MakeJob) -> None:
+    job = reducing(max_staleness=10)
+    job.agents[1].pull(make_policy())
+    job.restart_owner()
+    job.agents[2].pull(make_policy())
+    with busy_owner(job) as (_, push):
+        answers = [push(k, gradient(0.1)) for k in (1, 2)]
+    assert [answer.result(10.0).is_applied for answer in answers] == [False, True]
     assert (job.owner.num_applied, job.owner.num_refused) == (2, 1)
 
 
@@ -371,12 +367,12 @@ def test_a_server_goes_on_where_it_was_saved(make_job: MakeJob) -> None:
 
     agent = later.agents[0]
     agent.pull(make_policy())
-    assert agent.push(gradient()).is_applied  # type: ignore[union-attr]
+    assert applied(agent)
     later.owner.load_state_dict(state)
     np.testing.assert_array_equal(weights_of(later.owner), weights_of(job.owner))
     # What was pushed to the weights that are gone counts, and nothing that is of them will do.
     assert (later.owner.version, later.owner.num_applied, later.owner.num_refused) == (3, 3, 1)
-    assert not agent.push(gradient()).is_applied  # type: ignore[union-attr]
+    assert not applied(agent)
     assert agent.pull(make_policy())
     for server in (job.agents[0], agent):
         assert server.push(gradient(0.3)) is not None

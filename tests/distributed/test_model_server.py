@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ding_lite.distributed import ModelServer, World
 from ding_lite.distributed.model_server import Model
 from ding_lite.errors import ConfigError, DeadlineExceeded
 from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.rl import DQN, DQNConfig, EnvSpec
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import current_router
 from ding_lite.testing import Cluster
 from tests.nodes import delivered, found_at_the_end
+from tests.programs.batches import SPEC, batch_of
 from tests.threads import switching_often, together
 
 Routers = tuple[NodeRouter, ...]
@@ -72,6 +74,18 @@ def test_published_weights_are_fetched_with_their_version(routers: Routers, pair
     assert model.version == 1
     assert torch.equal(tensor(model), torch.ones(3))
     assert torch.equal(tensor(model, "steps"), torch.tensor([4]))
+
+
+def test_a_published_network_brings_its_running_means(pair: Pair) -> None:
+    def network(spec: EnvSpec) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+
+    learner, collector = (DQN(SPEC, DQNConfig(seed=seed), network=network) for seed in (0, 1))
+    learner.learn(batch_of(0, size=128))
+    publish(pair[0], learner.weights())
+    collector.load_weights(fetched(pair[1]).weights)
+    torch.testing.assert_close(collector.weights(), learner.weights(), rtol=0, atol=0)
+    assert collector.weights()["1.num_batches_tracked"] == 1
 
 
 def test_fetch_returns_the_newest_version_unless_it_is_known(pair: Pair) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, TimeoutError as FutureTimeout
 
@@ -17,7 +16,6 @@ from ding_lite.evolution import Mutation, Population, Search, Tournament, log_un
 from ding_lite.parallel.router.group import Group, World
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.rl import DQN, make_envs
-from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.testing import Cluster
 from tests.nodes import found_at_the_end
@@ -114,22 +112,6 @@ def test_a_learner_that_has_joined_takes_its_share_of_the_next_generation() -> N
         assert owner.gather()
         owner.hand_out()
         assert [[*taken(learner).states] for learner in (first, joined)] == [[0, 2, 4], [1, 3]]
-
-
-def test_a_learner_waits_for_the_next_generation_and_leaves_with_the_job(job: Job) -> None:
-    first, second = job.learners
-    first.take()
-    second.take()
-    train(first)
-    over = threading.Event()
-    with ThreadPoolExecutor(thread_name_prefix="ding_lite-test") as pool:
-        waiting = pool.submit(first.take, until=over.is_set)
-        gathering = pool.submit(job.owner.gather, until=over.is_set)
-        over.set()
-        for router in job.cluster.routers:
-            router.wake()
-        assert waiting.result() is None
-        assert not gathering.result()
 
 
 def test_members_of_a_lost_node_begin_their_generation_again_elsewhere(job: Job) -> None:
@@ -292,19 +274,6 @@ def test_a_loaded_server_goes_on_from_its_last_complete_generation(job: Job) -> 
                 np.testing.assert_array_equal(
                     state["evaluations"], saved["population"]["agents"][place]["evaluations"]
                 )
-
-
-def test_one_node_may_be_owner_and_learner() -> None:
-    with use_router(LocalRouter()) as router:
-        alone = World(router).group([0])
-        server = PopulationServer(alone, alone, make_population(2))
-        for generation in range(3):
-            share = taken(server)
-            assert (share.generation, [*share.states]) == (generation, [0, 1])
-            train(server)
-            assert server.gather()
-            server.population.evolve(Tournament(), Mutation(SEARCH))
-            server.hand_out()
 
 
 def test_misuse_raises_an_error_with_advice(job: Job) -> None:

@@ -32,8 +32,6 @@ from ding_lite.rl import (
     DQNConfig,
     PrioritizedReplay,
     Transitions,
-    constant,
-    epsilon_ladder,
     make_envs,
 )
 from ding_lite.rl.replay.prioritized import Drawn
@@ -518,6 +516,18 @@ def test_a_node_with_the_number_of_a_collector_that_has_left_is_not_asked() -> N
         assert learner.lost == (2,)
 
 
+def test_the_shard_of_a_collector_that_has_joined_is_drawn_from() -> None:
+    with connected() as (cluster, _):
+        members = [1, 3]
+        group = Group(cluster.routers[0], (1, 3), lambda: tuple(members))
+        learner = ShardedReplay(group, SPEC, shard_capacity=50)
+        assert {*numbers_of(learner.sample(90)) // 100} == {1, 3}
+        settle(learner)
+        members.append(2)
+        learner.wait_for(150, until=lambda: False, timeout=10.0)
+        assert {*numbers_of(learner.sample(90)) // 100} == {1, 2, 3}
+
+
 def test_weights_are_right_when_other_shards_draw_the_part_of_a_lost_one() -> None:
     with connected() as (cluster, replays):
         learner = replays[0]
@@ -621,42 +631,6 @@ def test_waiting_for_shards_that_are_not_filled_times_out() -> None:
 
 
 # -- in a pipeline ------------------------------------------------------------------------------
-
-
-def apex() -> Any:
-    """Run the form of Ape-X: the file is the same for one node and for many."""
-    world = World.current()
-    collectors = world.group("collector")
-    with make_envs("CartPole-v1", num_envs=4, seed=world.node_seed) as envs:
-        policy = DQN(envs.spec, DQNConfig(hidden=(8,)))
-        replay = ShardedReplay(collectors, envs.spec, shard_capacity=1_000)
-        with Task() as task:
-            collector, learner = task.at("collector"), task.at("learner")
-            collector.use(mw.fetch_weights(policy, every=10))
-            collector.use(mw.collect(policy, envs, steps=32, epsilon=epsilon_ladder(collectors)))
-            collector.use(mw.add_to(replay))
-            learner.use(mw.wait_for(replay, size=200))
-            learner.use(mw.train(policy, replay, batch_size=32, beta=constant(0.5)))
-            learner.use(mw.update_priorities(replay))
-            learner.use(mw.publish_weights(policy, every=10))
-            learner.use(mw.stop_at(train_iter=30))
-            task.run(max_step=100_000)
-    return task.ctx.get("train_iter"), policy.train_iter, replay.num_passed_on, len(replay)
-
-
-@pytest.mark.parametrize(
-    "roles",
-    [[{"learner", "collector"}], ["learner", "collector", "collector"]],
-    ids=["one node", "three nodes"],
-)
-def test_ape_x_runs_as_a_pipeline(roles: list[Any]) -> None:
-    with Cluster(len(roles), roles=roles) as cluster:
-        results = cluster.run(apex, timeout=15.0)
-    train_iter, updates, passed_on, held = results[0]
-    assert train_iter == updates == 30
-    assert passed_on == 30 * 32
-    assert held >= 200 or len(roles) > 1
-    assert [result[1] for result in results[1:]] == [0] * (len(roles) - 1)
 
 
 def test_a_learner_may_be_a_member_that_adds_nothing() -> None:

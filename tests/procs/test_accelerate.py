@@ -39,15 +39,9 @@ def test_two_processes_are_one_population(ranks: Ranks) -> None:
     lines = [line.split() for line in output.splitlines()]
     # Else one of them may abort a process that has done all its work.
     assert lines.count(["threads", "at", "the", "end", "0"]) == 2, output
-    names = [
-        *("gather", "gather many", "mean", "broadcast", "seeds", "astray", "differs"),
-        *("replay", "differs at first", "broken", "explore apart"),
-        *("broken in an evaluation", "broken in fresh episodes"),
-        "explore apart by PyTorch",
-    ]
-    for name in names:
-        for rank in "01":
-            assert [*name.split(), rank, "True"] in lines, (name, rank, output)
+    checks = [line for line in output.splitlines() if line.endswith(("True", "False"))]
+    assert len(checks) == 2 * 14, output
+    assert all(line.endswith("True") for line in checks), output
     of_both = {
         name: [line[1:] for line in lines if line[:1] == [name]]
         for name in ("env_step", "population", "weights", "judged")

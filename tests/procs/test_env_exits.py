@@ -48,14 +48,7 @@ def goes_on(folder: Path, mode: str, run_learner: RunForked) -> None:
     assert f"ended {whole + 19}" in output
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        "hangs",
-        pytest.param("spins", marks=pytest.mark.slow),
-        pytest.param("is stopped", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("fault", ["hangs", pytest.param("is stopped", marks=pytest.mark.slow)])
 def test_ctrl_c_while_an_environment_of_another_process_hangs_saves_the_whole_steps(
     fork_learner, folder, fault, run_learner
 ):
@@ -71,24 +64,14 @@ def test_ctrl_c_while_an_environment_of_another_process_hangs_saves_the_whole_st
         goes_on(folder, "async", run_learner)
 
 
-@pytest.mark.parametrize(
-    ("fault", "signum"),
-    [
-        ("dies", signal.SIGINT),
-        pytest.param("raises", signal.SIGTERM, marks=pytest.mark.slow),
-        pytest.param("exits", signal.SIGINT, marks=pytest.mark.slow),
-    ],
-)
-def test_environments_that_end_with_ctrl_c_do_not_lose_the_whole_steps(
-    fork_learner, folder, fault, signum
-):
-    with fork_learner(**program(f"{fault} later", "async")) as running:
+def test_environments_that_end_with_ctrl_c_do_not_lose_the_whole_steps(fork_learner, folder):
+    with fork_learner(**program("dies later", "async")) as running:
         running.line("at ")
-        os.kill(running.pid, signum)
+        os.kill(running.pid, signal.SIGINT)
         running.line("the run ends after this step")
         (folder / "go").touch()
         code, output = running.end()
-    assert code == 128 + signum, output
+    assert code == 130, output
     assert "the step was broken off: " in output
     assert saved(folder) == {"total_step": 9, "env_step": 80, "train_iter": 10}
 

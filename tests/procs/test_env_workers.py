@@ -39,7 +39,6 @@ def play(envs, steps):
 @pytest.mark.parametrize(
     ("env_id", "settings"),
     [
-        ("CartPole-v0", {}),
         ("Pendulum-v1", {}),
         ("probe/Room-v0", {}),
         ("probe/Picture-v0", {"frame_stack": 2}),
@@ -98,26 +97,23 @@ def test_a_state_saved_in_one_mode_continues_in_the_other():
         np.testing.assert_equal(play(there, 40), play(here, 40))
 
 
-def test_a_program_that_an_environment_starts_can_be_terminated():
-    def with_simulator(env):
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_an_environment_may_start_processes_and_end_them_also_by_a_signal():
+    def with_others(env):
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            [found] = pool.map(abs, [-7])
         with subprocess.Popen(["sleep", "1000"]) as simulator:
             simulator.terminate()
         ended_by = -simulator.returncode
-        return gymnasium.wrappers.TransformReward(env, lambda _: float(ended_by))
+        return gymnasium.wrappers.TransformReward(env, lambda _: float(100 * ended_by + found))
 
-    with make_envs("probe/Counter-v0", 2, mode="async", wrappers=[with_simulator]) as envs:
-        assert envs.step(np.zeros(2, dtype=np.int64)).reward.tolist() == [signal.SIGTERM] * 2
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-def test_an_environment_may_start_processes_and_end_them():
-    def with_pool(env):
-        with multiprocessing.get_context("fork").Pool(1) as pool:
-            [found] = pool.map(abs, [-7])
-        return gymnasium.wrappers.TransformReward(env, lambda _: float(found))
-
-    with make_envs("probe/Counter-v0", 2, mode="async", wrappers=[with_pool]) as envs:
-        assert envs.step(np.zeros(2, dtype=np.int64)).reward.tolist() == [7.0] * 2
+    envs = make_envs("probe/Counter-v0", 2, mode="async", wrappers=[with_others])
+    reward = envs.step(np.zeros(2, dtype=np.int64)).reward
+    assert reward.tolist() == [100.0 * signal.SIGTERM + 7.0] * 2
+    pids = pids_of(envs)
+    envs.close()
+    wait_until_gone(*pids)
+    envs.close()
 
 
 def test_a_wrapper_that_cannot_be_sent_is_refused():
@@ -196,15 +192,6 @@ def test_a_process_that_hangs_beside_an_error_of_the_step_is_ended(monkeypatch):
         with pytest.raises(ZeroDivisionError):
             task.run(max_step=1)
     wait_until_gone(*pids)
-
-
-def test_closing_ends_the_processes_and_may_be_done_twice():
-    envs = make_envs("probe/Counter-v0", 4, mode="async")
-    envs.step(np.zeros(4, dtype=np.int64))
-    pids = pids_of(envs)
-    envs.close()
-    wait_until_gone(*pids)
-    envs.close()
 
 
 PROGRAM = """

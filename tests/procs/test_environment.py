@@ -36,17 +36,17 @@ def place(node_id: int, num_nodes: int = 3) -> str:
     return line.replace("NODES=2", f"NODES={num_nodes}")
 
 
-def test_a_job_with_a_key_of_its_own_does_not_mix_with_another_job(type_line, folder) -> None:
+def test_a_job_with_a_key_of_its_own_does_not_mix_with_another_job(fork_line, folder) -> None:
     make_key(folder / "key")
     own, other = free_ports(LOOPBACK, 2)
-    keyed = f"export DING_LITE_KEY_FILE={folder / 'key'}; "
+    keyed = f"DING_LITE_KEY_FILE={folder / 'key'} "
     lines = [
         (f"{NODE_0} 1000", own),
         (f"{keyed}{NODE_0} 2000", other),
         (f"{keyed}{NODE_1} 2000", other),
         (f"{NODE_1} 1000", own),
     ]
-    shells = [type_line(line, port, program="typed") for line, port in lines]
+    shells = [fork_line(line, port, program="typed") for line, port in lines]
     output = [LEARNED, LEARNED, COLLECTED, COLLECTED]
     assert [shell.end() for shell in shells] == [(0, text) for text in output]
 
@@ -131,13 +131,6 @@ def test_attach_to_joins_a_running_job_and_starts_from_its_newest_ctx(
     assert output.splitlines()[0] == "attached 49"
     assert output.splitlines()[-1] == "[(2, ['distributed', 'late', 'node.2'])]"
     assert shells[0].end()[0] == shells[1].end()[0] == 0
-
-
-def test_a_node_that_raises_is_lost_to_the_others(fork_line: Type) -> None:
-    node_0 = fork_line(place(0, 2), program="paused")
-    output = fork_line(f"{place(1, 2)} fails", program="paused").refusal()
-    assert "ZeroDivisionError\nin middleware `play`" in output
-    node_0.line("lost 1")
 
 
 def test_ctrl_c_in_one_shell_ends_the_job_in_all(fork_line: Type) -> None:

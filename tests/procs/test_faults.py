@@ -6,6 +6,7 @@ import os
 import select
 import signal
 from ast import literal_eval
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from tests.procs.conftest import Fork, RunForked
-from tests.procs.programs import Job, Program
+from tests.procs.programs import Program
 
 SLOW = pytest.mark.slow
 
@@ -92,7 +93,7 @@ def test_a_full_disk_of_a_node_ends_the_job_with_its_last_checkpoint_whole(
     assert not list((folder / "checkpoint-1").glob("*.tmp"))
 
 
-# -- a node that raises ---------------------------------------------------------------------
+# -- a node that raises or is killed --------------------------------------------------------
 
 
 def test_the_node_that_fails_before_a_barrier_is_named_and_not_those_that_wait_there(fork):
@@ -109,6 +110,20 @@ def test_with_auto_recover_all_pass_the_barrier_when_the_node_is_back(
     assert output.splitlines()[-1] == f"[{', '.join(['[0, 1, 2]'] * 3)}]", output
 
 
+@pytest.mark.parametrize("protocol", ["ipc", pytest.param("tcp", marks=SLOW)])
+def test_items_of_takers_that_are_killed_are_taken_by_the_others(fork: Fork, protocol: str) -> None:
+    with fork("stream", protocol=protocol) as program:
+        pids = program.pids(4)
+        for victim, number in ((1, 50), (2, 150)):
+            program.line(f"given {number}")
+            os.kill(pids[victim], signal.SIGKILL)
+        output = program.result()
+        taken = Counter(literal_eval(output.splitlines()[-1])[0])
+        assert {*taken} <= {*range(400)}
+        # Or it may have said that it took an item, and not yet have told the giver.
+        assert sum(count - 1 for count in taken.values()) <= 2
+
+
 # -- Ctrl-C --------------------------------------------------------------------------------
 
 
@@ -120,9 +135,9 @@ def test_with_auto_recover_all_pass_the_barrier_when_the_node_is_back(
         *(pytest.param(stage, marks=SLOW) for stage in ("0 import", "2 import", "0 main")),
     ],
 )
-def test_ctrl_c_during_the_start_ends_all_nodes_at_any_stage(folder: Path, stage: str) -> None:
+def test_ctrl_c_during_the_start_ends_all_nodes_at_any_stage(fork: Fork, stage: str) -> None:
     node, where = stage.split()
-    with Job(folder, "stages") as program:
+    with fork("stages") as program:
         pids: dict[str, Any] = {}
         while pids.get(node, (0, ""))[1] != where:
             _, who, pid, how_far = program.line("up ")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import select
 from ast import literal_eval
 from collections.abc import Callable, Iterator
@@ -12,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from ding_lite.parallel.network.security import make_key
-from tests.cli.calls import ROOT
 from tests.procs.conftest import Fork
 from tests.procs.network import Machine, Network, why_not
-from tests.procs.programs import Forked, Program
+from tests.procs.programs import Forked
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2", "10.77.0.3")
 Start = Callable[[Fork, str], list[Forked]]
@@ -58,12 +56,7 @@ def place(number: int, folder: Path) -> dict[str, str]:
     return {f"DING_LITE_{name}": text for name, text in named.items()}
 
 
-def hears(shell: Program, *nodes: int) -> None:
-    """Wait until a node has heard of others."""
-    assert {int(shell.line("received")[1]) for _ in nodes} == {*nodes}
-
-
-def test_a_star_outlives_loss_delay_a_cut_of_ten_seconds_and_a_move(
+def test_a_star_outlives_loss_delay_a_cut_of_six_seconds_and_a_move(
     folder: Path, network: Network, machines: list[Machine], fork: Fork, start: Start
 ) -> None:
     hub, *others = start(fork, "hosts_talk")
@@ -72,7 +65,7 @@ def test_a_star_outlives_loss_delay_a_cut_of_ten_seconds_and_a_move(
     network.delay_s, network.loss = 0.05, 0.02
     with network.without(ADDRESSES[2]):
         hub.line("fate lost 2")
-        select.select([], [], [], 7.0)  # it was silent for three seconds by then
+        select.select([], [], [], 3.0)  # it was silent for three seconds by then
     hub.line("fate joined 2")
 
     network.move(machines[1], ADDRESSES[1], "10.77.0.9")
@@ -84,69 +77,30 @@ def test_a_star_outlives_loss_delay_a_cut_of_ten_seconds_and_a_move(
     assert results == [[{1: (True, True), 2: (True, True)}], [True], [True]], hub.seen
 
 
-def test_a_mesh_of_machines_that_know_node_0_follows_one_that_moves(
-    network: Network, machines: list[Machine], fork: Fork, start: Start
-) -> None:
-    zero, one, two = start(fork, "meeting")
-    hears(zero, 1, 2)
-    hears(one, 0, 2)
-    hears(two, 0, 1)
-
-    network.move(machines[1], ADDRESSES[1], "10.77.0.9")
-    zero.line("lost 1")
-    two.line("lost 1")
-    hears(zero, 1)
-    hears(two, 1)
-
-
-def test_learners_on_two_machines_average_their_gradients_and_one_on_a_third_collects(
+def test_learners_on_two_of_three_machines_average_their_gradients(
     fork_learner: Fork, start: Start
 ) -> None:
     ended = [node.end() for node in start(fork_learner, "hosts_learn")]
     assert [code for code, _ in ended] == [0, 0, 0], ended
-    first, second, third = (literal_eval(output.splitlines()[-1])[0] for _, output in ended)
-    mean, num_batches_of_both, digests = first
-    assert (mean, num_batches_of_both, len(set(digests))) == ([0.5], 0, 1)
-    assert (second, third) == (first, None)
+    assert [output.splitlines()[-1] for _, output in ended] == ["[[0.5]]", "[[0.5]]", "[None]"]
 
 
-def test_processes_of_accelerate_on_two_machines_are_one_population(
+def test_processes_of_accelerate_on_two_machines_tell_each_other_things(
     fork_learner: Fork, machines: list[Machine]
 ) -> None:
+    source = """
+from ding_lite.distributed import Processes
+processes = Processes(timeout=60.0)
+say("of all", processes.gather("ranks", [processes.rank]).tolist())
+"""
     known = {"WORLD_SIZE": "2", "LOCAL_RANK": "0"}  # as torchrun sets them
     known |= {"MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": "50600"}
     with ExitStack() as stack:
         processes = [
             stack.enter_context(
-                fork_learner(
-                    "accelerate_together", variables={**known, "RANK": str(k)}, machine=each.pid
-                )
+                fork_learner(source=source, variables={**known, "RANK": str(k)}, machine=each.pid)
             )
             for k, each in enumerate(machines[:2])
         ]
-        ended = [process.end() for process in processes]
-    assert [code for code, _ in ended] == [0, 0], ended
-    [first], [second] = (re.findall(r"^weights .*", output, re.MULTILINE) for _, output in ended)
-    assert first == second
-
-
-@pytest.mark.slow
-@pytest.mark.deadline(180)
-def test_training_across_machines_solves_though_a_collector_is_cut_off_for_a_while(
-    folder: Path, network: Network, machines: list[Machine]
-) -> None:
-    network.delay_s, network.loss = 0.025, 0.01
-    make_key(folder / "job.key")
-    program = ROOT / "examples" / "impala_cartpole.py"
-    line = f"exec python {program} --nodes 3 --out {folder / 'run'}"
-    with ExitStack() as stack:
-        learner, *collectors = [
-            stack.enter_context(machine.type_line(folder, line, **place(k, folder)))
-            for k, machine in enumerate(machines)
-        ]
-        learner.line("env steps")
-        with network.without(ADDRESSES[2]):
-            select.select([], [], [], 5.0)
-        output = learner.result()
-        assert '"solved": true' in output
-        assert [collector.end()[0] for collector in collectors] == [0, 0]
+        said = [each.result().splitlines()[-1] for each in processes]
+    assert said == ["of all [[0.0], [1.0]]"] * 2

@@ -17,7 +17,7 @@ from ding_lite.parallel.launch.environment import detect
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from tests.cli.calls import ROOT
 from tests.docpages import blocks
-from tests.parallel.launch.environs import KUBERNETES, SLURM, TORCHRUN
+from tests.parallel.launch.environs import SLURM, TORCHRUN
 from tests.procs.shells import Type
 
 SLOW = pytest.mark.slow
@@ -60,22 +60,6 @@ def test_nodes_that_torchrun_restarts_connect_again(type_line, folder, how) -> N
     assert [path.name for path in folder.glob("ding_lite-*")] == []
 
 
-@SLOW  # five interpreters import torch
-def test_learners_go_on_from_the_checkpoint_after_one_was_killed(type_line: Type) -> None:
-    line = f"{STARTS} 2 --max-restarts 1 train.py"
-    output = type_line(line, program="gang").result()
-    words = [line.split() for line in output.splitlines()]
-    # Else one of them may abort a process that has done all its work.
-    assert {w[-1] for w in words if w[:1] == ["threads"]} == {"0"}, output
-    begun = [tuple(map(int, w[1:4])) for w in words if w[:1] == ["training"]]
-    assert sorted(begun)[:2] == [(0, 0, 1), (0, 1, 1)], output
-    # Where rank 0 is asked to end before it misses the other one, it saves at its last update.
-    assert sorted(begun)[2:] in [[(1, 0, done + 1), (1, 1, done + 1)] for done in (20, 25)], output
-    ended = [w[3] for w in words if w[:1] == ["ended"]]
-    assert len(ended) == 2, output
-    assert len(set(ended)) == 1, output
-
-
 # -- mpirun --------------------------------------------------------------------------------
 
 MPI = [
@@ -96,30 +80,8 @@ def test_mpirun_itself_runs_a_mesh_of_three_with_roles(type_line, starter, optio
 # -- the variables of others ---------------------------------------------------------------
 
 
-def kubernetes(node: int, job: str) -> dict[str, str]:
-    return {
-        **KUBERNETES,
-        "JOB_COMPLETION_INDEX": f"{node}",
-        "HOSTNAME": f"train-{job}-{node}",
-        "MASTER_ADDR": f"127.1.{int(job[:2], 16)}.{int(job[2:4], 16)}",  # it names the job
-    }
-
-
 def torchrun(node: int, job: str) -> dict[str, str]:
     return {**TORCHRUN, "TORCHELASTIC_RUN_ID": job, "RANK": f"{node}"}
-
-
-def test_a_pod_of_kubernetes_is_a_node(fork_line: Type) -> None:
-    job, line = uuid.uuid4().hex, "RUNNER=8,star python train.py"
-    pods = [fork_line(line, program="roles", **kubernetes(node, job)) for node in range(3)]
-    assert [pod.end() for pod in pods] == [(0, f"{line}\n") for line in EXPECTED]
-
-
-def test_a_launcher_may_be_told_to_leave_the_nodes_to_the_runner(fork_line: Type) -> None:
-    environ = {"DING_LITE_ENGINE": "local", **torchrun(1, "4711")}
-    line = "RUNNER=3,star python train.py"
-    code, printed = fork_line(line, program="roles", **environ).end()
-    assert (code, lines_of_nodes(printed)) == (0, EXPECTED), printed
 
 
 # -- what keeps it from starting -----------------------------------------------------------

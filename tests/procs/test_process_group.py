@@ -1,4 +1,4 @@
-"""Groups of nodes as groups of torch.distributed."""
+"""The addresses by which the members of a group of torch.distributed find each other."""
 
 from __future__ import annotations
 
@@ -9,19 +9,6 @@ from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.group import _own_host
 from ding_lite.parallel.router.node_router import NodeRouter
-from tests.procs.conftest import RunForked
-
-
-def test_the_learners_of_a_job_average_their_gradients(run_learner: RunForked) -> None:
-    assert run_learner("data_parallel", main="mean") == (
-        "[None, (0, [1.5, 1.5, 1.5]), (1, [1.5, 1.5, 1.5])]\n"
-    )
-
-
-def test_a_member_that_waits_for_one_that_does_something_else_gives_up_in_time(
-    run_learner: RunForked,
-) -> None:
-    assert run_learner("data_parallel", main="one_waits") == "[True, False]\n"
 
 
 def test_the_address_of_a_group_is_that_of_its_first_member() -> None:

@@ -84,9 +84,8 @@ TESTED = PREAMBLE + MAIN + "def test_it():\n    " + GUARDED.split("\n")[2].lstri
         ("-m", "pdb", "-c", "continue", "program.py"),
         (*PYTEST, "test_it.py"),
         ("-i",),
-        ("-",),
     ],
-    ids=["python -m", "pdb", "pytest", "interactive", "standard input"],
+    ids=["python -m", "pdb", "pytest", "interactive"],
 )
 def test_a_main_in_a_file_runs_however_python_is_started(folder: Path, command) -> None:
     (folder / "package").mkdir()
@@ -116,12 +115,13 @@ exec(open("cell.py").read(), vars(cell))
 """Runs `__main__` as a module without a file, as the kernel of a notebook does."""
 
 
-def test_a_main_from_a_file_and_one_worker_both_run_in_a_notebook(folder: Path) -> None:
+def test_a_main_from_a_file_and_one_worker_both_run_in_a_notebook(fork: Fork, folder: Path) -> None:
     (folder / "train.py").write_text(PREAMBLE + MAIN)
     source = "from ding_lite import Parallel\nfrom train import main\n" + GUARDED
     source += "    def own():\n        return 'own'\n    print(Parallel.runner(1)(own))\n"
     (folder / "cell.py").write_text(source)
-    assert run(folder, NOTEBOOK) == (0, f"{RESULT}['own']\n")
+    with fork(source=NOTEBOOK) as program:
+        assert program.end() == (0, f"{RESULT}['own']\n")
 
 
 def test_a_file_of_tests_that_nodes_cannot_import_is_refused(folder: Path) -> None:
@@ -142,47 +142,43 @@ IN_NO_FILE = "ConfigError: `main` was defined in an interactive session or a not
 INLINE = f"from program import *\n{MAIN}{GUARDED}"
 OTHERWISE = 'if __name__ == "__main__":\n    def main(word=""): ...\n'
 FAILS = 'if __name__ != "__main__":\n    raise LookupError("twice")\n'
-IN_PACKAGE = "from program import *\n" + MAIN + GUARDED
+
+
+NOT_IN_PROGRAM = "`main` is not found under that name in the program, which is"
 
 
 @pytest.mark.parametrize(
     ("source", "command", "reported"),
     [
-        pytest.param(
-            MAIN + "Parallel.runner(2)(main)\n",
-            (),
-            ("ConfigError: The program", 'Put it below `if __name__ == "__main__":`.'),
-            id="no guard",
-        ),
-        pytest.param("", ("-",), (IN_NO_FILE,), id="standard input"),
-        pytest.param("", ("-c", INLINE), (IN_NO_FILE,), id="command"),
-        pytest.param(
-            NOTEBOOK,
-            (),
-            (IN_NO_FILE, "`%%writefile train.py` on top of its cell saves it"),
-            id="notebook",
-        ),
-        pytest.param(
+        ("", ("-",), [IN_NO_FILE]),
+        (
             MAIN + GUARDED,
             ("-m", "cProfile", "-o", os.devnull, "program.py"),
-            ("`main` is not found under that name in the program, which is", "cProfile.py here"),
-            id="run by another program",
+            [NOT_IN_PROGRAM, "cProfile.py here"],
         ),
-        pytest.param("", ("-m", "package"), ("Move it to another module",), id="main of a package"),
-        pytest.param(OTHERWISE + GUARDED, (), ("cannot find `main` in it",), id="other main"),
-        pytest.param(
-            FAILS + MAIN + GUARDED,
+        ("", ("-m", "package"), ["Move it to another module"]),
+        (NOTEBOOK, (), [IN_NO_FILE, "`%%writefile train.py` on top of its cell saves it"]),
+        (
+            MAIN + "Parallel.runner(2)(main)\n",
             (),
-            ("failed while importing `main`: LookupError: twice",),
-            id="failing import",
+            ["ConfigError: The program", 'Put it below `if __name__ == "__main__":`.'],
         ),
+        (OTHERWISE + GUARDED, (), ["cannot find `main` in it"]),
+        (FAILS + MAIN + GUARDED, (), ["failed while importing `main`: LookupError: twice"]),
     ],
+    ids=["stdin", "cProfile", "package", "notebook", "no guard", "other main", "failing import"],
 )
-def test_a_main_that_nodes_cannot_import_is_refused(folder, source, command, reported) -> None:
+def test_a_main_that_nodes_cannot_import_is_refused(
+    fork: Fork, folder: Path, source: str, command: tuple[str, ...], reported: list[str]
+) -> None:
     (folder / "cell.py").write_text(PREAMBLE + MAIN + GUARDED)
     (folder / "package").mkdir()
-    (folder / "package" / "__main__.py").write_text(IN_PACKAGE)
-    code, output = run(folder, source, *command, stdin=INLINE if command == ("-",) else "")
+    (folder / "package" / "__main__.py").write_text(INLINE)
+    if command:
+        code, output = run(folder, source, *command, stdin=INLINE if command == ("-",) else "")
+    else:
+        with fork(source=source) as program:
+            code, output = program.end()
     assert code == 1
     assert all(part in output for part in reported), output
 
@@ -231,20 +227,20 @@ def test_nodes_do_not_import_again_what_the_fork_server_has_imported(folder: Pat
     assert (code, output) == (0, f"once\nonce\n{RESULT}")  # in the launcher and in the fork server
 
 
-def test_a_late_node_is_named_however_large_the_arguments_of_main_are(folder: Path) -> None:
+def test_a_late_node_is_named_however_large_the_arguments_of_main_are(fork: Fork) -> None:
     source = """
 import multiprocessing
 
 def main(data): ...
 
 if __name__ == "__main__":
-    Parallel.runner(3, "alone", startup_timeout=6.0)(main, bytes(4_000_000))
+    Parallel.runner(3, "alone", startup_timeout=3.0)(main, bytes(4_000_000))
 elif multiprocessing.current_process().node_id == 1:
     threading.Event().wait()  # a program that hangs where a node imports it
 """
-    code, output = run(folder, source)
-    assert code == 1
-    assert "DeadlineExceeded: Not all nodes were ready within 6 s: node 1 was still" in output
+    with fork(source=source) as program:
+        output = program.refusal()
+    assert "DeadlineExceeded: Not all nodes were ready within 3 s: node 1 was still" in output
     assert "importing `main`. Ready were: 0, 2." in output
 
 
@@ -358,7 +354,7 @@ def test_nodes_end_when_launcher_and_fork_server_are_killed(fork: Fork) -> None:
 
 
 # Too few for the launcher, for the fork server, for the sockets of nodes, and for connections.
-@pytest.mark.parametrize("num_files", [10, 14, 24, 26, 27, 28])
+@pytest.mark.parametrize("num_files", [10, 14, 26, 28])
 def test_too_few_open_files_are_an_error_that_names_the_limit(folder: Path, num_files: int) -> None:
     few = f"    resource.setrlimit(resource.RLIMIT_NOFILE, ({num_files}, {num_files}))\n"
     main = 'if __name__ == "__main__":\n'
@@ -367,10 +363,10 @@ def test_too_few_open_files_are_an_error_that_names_the_limit(folder: Path, num_
     assert f"A process may open {num_files} files here; `ulimit -n 4096` raises" in output
 
 
-def test_a_failure_is_shown_from_the_program_on(folder: Path) -> None:
+def test_a_failure_is_shown_from_the_program_on(fork: Fork) -> None:
     source = "def main():\n    fail()\ndef fail():\n    raise LookupError\n" + TWO_ALONE
-    code, output = run(folder, source)
-    assert code == 1
+    with fork(source=source) as program:
+        output = program.refusal()
     reported = output[output.index("NodeFailed: Node ") :]
     trace = reported[reported.index("Traceback (most recent call last):") :].splitlines()
     assert [line.rpartition(", in ")[2] for line in trace if ", in " in line] == ["main", "fail"]

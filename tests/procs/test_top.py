@@ -6,31 +6,19 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pytest
+
+from ding_lite.cli import top
+from ding_lite.cli.main import main
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.parallel.observe.job_discovery import Node, RunningJob, running_jobs
-from tests.cli.calls import environment
 from tests.procs.conftest import Fork
 from tests.procs.shells import Type
 from tests.procs.terminals import CTRL_C, Terminal
 from tests.procs.test_environment import NODE_0, NODE_1
-
-
-def top(folder: Path, *words: str) -> tuple[int, str, str]:
-    finished = subprocess.run(
-        [sys.executable, "-m", "ding_lite", "top", *words],
-        cwd=folder,
-        env=environment(TMPDIR=str(folder)),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=15,
-    )
-    return finished.returncode, finished.stdout, finished.stderr
 
 
 def seen(folder: Path, ready: Callable[[Sequence[Node]], bool]) -> RunningJob:
@@ -46,7 +34,10 @@ def both_there(nodes: Sequence[Node]) -> bool:
     return len(nodes) == 2
 
 
-def test_a_running_job_is_seen_with_all_its_nodes(fork: Fork, folder: Path) -> None:
+def test_a_running_job_is_shown_with_all_its_nodes_until_it_ends(
+    fork: Fork, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ding_lite.parallel.network.address._usual_folders", lambda: (folder,))
     with fork("seen_job") as program:
         pids = program.pids(2)
 
@@ -56,9 +47,8 @@ def test_a_running_job_is_seen_with_all_its_nodes(fork: Fork, folder: Path) -> N
             return states == ["waiting"] * 2 and metrics[1].total.env_step == 51 * 8
 
         name = seen(folder, is_waiting_after_51_steps).name
-        code, out, error = top(folder, name, "--json")
-        assert (code, error) == (0, "")
-        [job] = json.loads(out)["jobs"]
+        assert main(["top", name, "--json"]) == 0
+        [job] = json.loads(capsys.readouterr().out)["jobs"]
         learner, collector = job["nodes"]
         assert (job["program"], job["num_nodes"]) == ("seen_job.py", 2)
         assert [(node["role"], node["pid"]) for node in job["nodes"]] == [
@@ -72,13 +62,28 @@ def test_a_running_job_is_seen_with_all_its_nodes(fork: Fork, folder: Path) -> N
         assert all(node["rss_bytes"] > 2**20 for node in job["nodes"])
         assert all(0 <= node["beat_s"] < 15 for node in job["nodes"])
 
-        code, out, error = top(folder, str(pids[1]), "--once")
-        assert (code, error) == (0, "")
+        assert main(["top", str(pids[1]), "--once"]) == 0
+        out, error = capsys.readouterr()
+        assert (out.count("\n"), error) == (4, "")
         assert f"job {name}  seen_job.py  2 nodes" in out
         assert re.search(rf"^ +1  collector +{pids[1]}  waiting ", out, re.MULTILINE)
-        program.process.send_signal(signal.SIGINT)
-        program.end()
-        assert top(folder, name)[0] == 2  # it runs no more
+
+        waits: list[float] = []
+
+        class Clock:
+            def sleep(self, seconds: float) -> None:
+                waits.append(seconds)
+                if len(waits) == 2:
+                    program.process.send_signal(signal.SIGINT)
+                    program.end()
+
+        monkeypatch.setattr(top, "SYSTEM_CLOCK", Clock())
+        assert main(["top", name, "--every", "0.5"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert waits == [0.5] * 2
+        assert [line.split()[1:3] for line in lines[::4]] == [["job", name]] * 2
+        assert "\x1b" not in "".join(lines)
+        assert main(["top", name]) == 2  # it runs no more
 
 
 def test_a_stopped_node_and_one_that_was_killed_are_told_apart(fork: Fork, folder: Path) -> None:
@@ -107,29 +112,14 @@ def test_nodes_that_are_started_by_hand_are_one_job(fork_line: Type, folder: Pat
     assert list(folder.glob("ding_lite-*")) == []
 
 
-def test_a_terminal_shows_a_table_that_renews_itself_until_the_job_ends(
+def test_a_terminal_shows_a_table_that_renews_itself_until_a_key_a_signal_or_the_end_of_the_job(
     fork: Fork, folder: Path
 ) -> None:
     with fork("seen_job") as program:
         name = seen(folder, both_there).name
         words = ("-m", "ding_lite", "top", name, "--every", "0.05")
-        with Terminal(folder, "", *words, columns=80) as terminal:
-            shown = terminal.wait_for(f"job {name}", times=3)
-            assert max(map(len, shown.splitlines())) <= 80
-            terminal.wait_for("waiting")
-            program.process.send_signal(signal.SIGINT)
-            code, shown = terminal.end()
-            assert (code, shown.split("\n")[-2]) == (0, f"Job {name} has ended.")
-        program.end()
-
-
-def test_a_key_or_a_signal_ends_it_and_leaves_the_terminal_as_it_was(
-    fork: Fork, folder: Path
-) -> None:
-    with fork("seen_job"):
-        name = seen(folder, both_there).name
         for end, code in (("q", 0), (CTRL_C, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)):
-            with Terminal(folder, "", "-m", "ding_lite", "top", name) as terminal:
+            with Terminal(folder, "", *words) as terminal:
                 before = terminal.modes()
                 terminal.wait_for(f"job {name}", times=2)
                 if isinstance(end, str):
@@ -139,24 +129,11 @@ def test_a_key_or_a_signal_ends_it_and_leaves_the_terminal_as_it_was(
                 assert terminal.end()[0] == code
                 assert terminal.modes() == before
                 assert terminal.seen.rindex("\x1b[?25h") > terminal.seen.rindex("\x1b[?25l")
-
-
-def test_without_a_terminal_tables_follow_each_other(fork: Fork, folder: Path) -> None:
-    with fork("seen_job") as program:
-        name = seen(folder, both_there).name
-        with subprocess.Popen(
-            [sys.executable, "-m", "ding_lite", "top", name, "--every", "0.05"],
-            cwd=folder,
-            env=environment(TMPDIR=str(folder)),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as process:
-            assert process.stdout is not None
-            lines = [process.stdout.readline() for _ in range(8)]
+        with Terminal(folder, "", *words, columns=80) as terminal:
+            shown = terminal.wait_for(f"job {name}", times=3)
+            assert max(map(len, shown.splitlines())) <= 80
+            terminal.wait_for("waiting")
             program.process.send_signal(signal.SIGINT)
-            rest, _ = process.communicate(timeout=15)
-        assert process.returncode == 0
-        assert [line.split()[1:3] for line in lines[::4]] == [["job", name]] * 2
-        assert "\x1b" not in "".join(lines) + rest
+            code, shown = terminal.end()
+            assert (code, shown.split("\n")[-2]) == (0, f"Job {name} has ended.")
         program.end()

@@ -10,15 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.procs.conftest import RunForked
-from tests.procs.shells import Type
-from tests.procs.test_environment import NODE_0, NODE_1
 
 
-def read(folder: Path, *, is_closed: bool = True) -> list[dict[str, Any]]:
-    text = (folder / "trace.json").read_text()
-    if not is_closed:
-        text = text.removesuffix("\n]\n") + "]"
-    records: list[dict[str, Any]] = json.loads(text)
+def read(folder: Path) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = json.loads((folder / "trace.json").read_text())
     return records
 
 
@@ -49,7 +44,7 @@ def test_two_nodes_write_one_time_line_with_all_their_messages(
     run_forked: RunForked, folder: Path
 ) -> None:
     for _ in range(2):  # the second job replaces the trace of the first one
-        assert run_forked("traced", tells=False) == ""
+        assert run_forked("traced") == ""
     records = read(folder)
     learner, collector = "node 0 learner", "node 1 collector"
     names = {r["args"]["name"] for r in records if r["name"] == "process_name"}
@@ -99,23 +94,3 @@ def test_a_killed_node_leaves_its_part_of_the_trace_and_its_restart_continues_it
     ended = {record["pid"] for record in records if record["name"] == "step"}
     assert ended == {first[0], again[1]}  # the killed one was in the middle of it
     assert first[1] in {record["pid"] for record in records if record["name"] == "lambda"}
-
-
-def test_the_trace_of_a_killed_job_lacks_only_the_closing_bracket(fork, folder) -> None:
-    with fork("traced", tells=True) as program:
-        pids = program.pids(20)
-        program.process.kill()
-        for pid in pids.values():
-            os.kill(pid, signal.SIGKILL)
-        program.end()
-    records = read(folder, is_closed=False)
-    names = {r["args"]["name"] for r in records if r["name"] == "process_name"}
-    assert names == {"node 0 learner", "node 1 collector"}
-
-
-def test_nodes_that_are_started_by_hand_write_one_trace(fork_line: Type, folder: Path) -> None:
-    trace = str(folder / "trace.json")
-    nodes = [fork_line(line, program="traced", TRACE=trace) for line in (NODE_0, NODE_1)]
-    assert [node.end() for node in nodes] == [(0, "")] * 2
-    found = arrows(read(folder))
-    assert len(found["call"]) == len(found["item"]) == 3

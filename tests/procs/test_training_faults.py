@@ -1,9 +1,4 @@
-"""Training through kill -9 of every role: A3C, Ape-X and IMPALA go on and solve.
-
-The target is a low one, so that a test stays short (`test_examples_survive` has the real ones);
-what is learned after the kill decides, as no node may end before the killed one is back and has
-taken part again.
-"""
+"""Training through kill -9: Ape-X goes on and solves, and no gradient is lost in the books."""
 
 from __future__ import annotations
 
@@ -17,23 +12,16 @@ import pytest
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize(
-    ("method", "victim"),
-    [
-        ("impala", 0),
-        ("a3c", 1),
-        ("apex", 0),
-        pytest.param("impala", 1, marks=SLOW),
-        pytest.param("a3c", 0, marks=SLOW),
-    ],
-)
-def test_training_goes_on_and_solves_when_a_node_is_killed(fork_learner, method, victim) -> None:
-    given = {"method": method, "victim": victim, "target": 60.0}
-    with fork_learner("training", **given) as program:
+def test_training_goes_on_and_solves_when_the_learner_is_killed(fork_learner) -> None:
+    """The target is a low one, so that this stays short; in `test_examples_survive` it is not.
+
+    What is learned after the kill decides: no node may end before the killed one has come back.
+    """
+    with fork_learner("training", victim=0, target=60.0) as program:
         pids = program.pids(3)
         program.line("trained")
-        os.kill(pids[victim], signal.SIGKILL)
-        pids |= {victim + 10: program.pids(1)[victim]}
+        os.kill(pids[0], signal.SIGKILL)
+        pids |= {10: program.pids(1)[0]}
         program.line("solved")
         code, output = program.end()
         assert (code, output.splitlines()[-1]) == (0, "ended"), output
@@ -68,58 +56,3 @@ def test_every_gradient_is_applied_or_refused_also_when_senders_are_killed(
     assert answered <= applied + refused <= begun <= answered + num_kills
     assert refused > 0
     assert version <= applied
-
-
-# -- the model server ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "half",
-    [
-        pytest.param(False, id="full precision"),
-        pytest.param(True, id="half", marks=SLOW),
-    ],
-)
-def test_a_reader_fetches_whole_versions_in_order_also_of_a_publisher_that_was_killed(
-    fork_learner, half
-):
-    with fork_learner("models", half=half) as program:
-        pids = program.pids(2)
-        program.line("reads")
-        os.kill(pids[0], signal.SIGKILL)
-        pids[2] = program.pids(1)[0]
-        code, output = program.end()
-        assert (code, output.splitlines()[-1]) == (0, "(True, 2)"), output
-        program.leaves_nothing(*pids.values())
-
-
-# -- slow nodes ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("main", "slow"),
-    [
-        ("apex", "learner"),
-        pytest.param("apex", "collector", marks=SLOW),
-        pytest.param("a3c", "collector.0", marks=SLOW),
-    ],
-)
-def test_memory_stays_and_nothing_hangs_when_one_node_is_a_hundred_times_slower(
-    run_learner, main, slow
-):
-    output = run_learner("paces", main=main, slow=slow)
-    learner, *collectors = literal_eval(output.splitlines()[-1])
-    assert learner[2] >= 25
-    assert max(megabytes for megabytes, *_ in (learner, *collectors)) < 30, output
-    if main == "apex" and slow == "learner":  # 25 updates, 8 env steps each, and 100 ahead
-        assert max(env_steps for _, env_steps, _ in collectors) < 600, output
-
-
-@pytest.mark.parametrize("slow", ["learner", pytest.param("collector", marks=SLOW)])
-def test_no_items_pile_up_when_one_node_is_a_hundred_times_slower(run_learner, slow) -> None:
-    output = run_learner("paces", main="items", slow=slow)
-    megabytes, behind, seen = zip(*literal_eval(output.splitlines()[-1]), strict=True)
-    assert seen[0] >= 40
-    assert max(behind) <= 2
-    # 40 items are 40 megabytes; under way are 2 of each collector, and copies of them.
-    assert max(megabytes) < 30, output

@@ -12,7 +12,6 @@ import pytest
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.parallel.link.sent import MAX_EVENT_BYTES
 from tests.procs.conftest import Fork
-from tests.procs.programs import PROGRAMS, run
 
 TREE = {"topology": "tree:2", "num_nodes": 4}
 
@@ -64,13 +63,3 @@ def test_100_000_events_for_a_node_that_is_away_behind_a_hub_wait_for_it(
         printed = program.result()
         results = literal_eval(printed.splitlines()[-1])
         assert [heard_all for _, heard_all in results] == [False, True, True, True]
-
-
-def test_the_command_line_and_the_environment_know_a_tree(fork: Fork, folder: Path) -> None:
-    chain = str(PROGRAMS / "chain.py")
-    command = ["-m", "ding_lite", "run", f"{chain}:main", "--nodes", "4", "--topology", "tree:1"]
-    code, output = run(folder, "", *command)
-    assert "main returned 0 on node 0, 2 on node 1, 4 on node 2, 6 on node 3" in output
-    assert code == 0
-    with fork("chain", variables={"DING_LITE_TOPOLOGY": "tree:1"}) as program:
-        assert program.end()[1].splitlines()[-1] == "[0, 2, 4, 6]"

@@ -5,17 +5,10 @@ import os
 from ding_lite import Parallel, Task, middleware as mw
 from ding_lite.distributed import ShardedReplay, World
 from ding_lite.rl import DQN, DQNConfig, epsilon_ladder, linear, make_envs
-from examples.own.discrete_sac import DiscreteSAC
 from examples.own.qr_dqn import QRDQN
-from examples.own.rainbow import Rainbow
 from tests.programs.given import given, say
 
-POLICIES = {
-    "DQN": lambda spec: DQN(spec, DQNConfig(double=True, n_step=3)),
-    "DiscreteSAC": DiscreteSAC,
-    "QRDQN": QRDQN,
-    "Rainbow": Rainbow,
-}
+POLICIES = {"DQN": lambda spec: DQN(spec, DQNConfig(double=True, n_step=3)), "QRDQN": QRDQN}
 
 
 def main():

@@ -10,7 +10,6 @@ from ding_lite.distributed import World
 from ding_lite.errors import ConfigError
 from ding_lite.rl import DQN, DQNConfig, TorchPolicy, TorchPolicyConfig, Transitions
 from tests.programs.batches import CONFIG, SPEC, batch_of
-from tests.programs.given import given
 
 
 class Scaled(TorchPolicy[TorchPolicyConfig]):
@@ -33,92 +32,96 @@ class Scaled(TorchPolicy[TorchPolicyConfig]):
         return (self.net(batch.obs)[:, 0] - self.scale.detach() * batch.reward).square(), {}
 
 
-def make(seed=0):
-    if given.main == "learn":
-        return DQN(SPEC, DQNConfig(seed=seed, **CONFIG))
-    return Scaled(SPEC, TorchPolicyConfig(seed=seed))
+def random_network(spec):
+    return nn.Sequential(
+        nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ELU(), nn.Dropout(0.1), nn.Linear(16, 2)
+    )
 
 
-def weights_of(policy):
-    further = {"scale": policy.scale, "unused": policy.unused} if given.main == "further" else {}
-    return policy.weights() | {name: each.detach().clone() for name, each in further.items()}
+def of_a_user(seed):
+    config = DQNConfig(seed=seed, n_step=1, batch_size=16)
+    return DQN(SPEC, config, network=random_network, optimizer=torch.optim.RMSprop)
 
 
-def learn():
-    learners = World.current().group("node.*")
+POLICIES = {
+    "built-in": lambda seed: DQN(SPEC, DQNConfig(seed=seed, **CONFIG)),
+    "with an optimiser more": lambda seed: Scaled(SPEC, TorchPolicyConfig(seed=seed)),
+    "with a user's network": of_a_user,
+}
+
+
+def parameters_of(policy):
+    """Return what is learned: all but the running means, which each learner has of its own."""
+    further = {"scale": policy.scale, "unused": policy.unused} if hasattr(policy, "own") else {}
+    learned = dict(policy.module.named_parameters()) | further
+    return {name: tensor.detach().clone() for name, tensor in learned.items()}
+
+
+def learn(learners, make):
     policy = make(learners.rank)
     policy.data_parallel(learners)
     for k in range(5):
         policy.learn(batch_of(10 * k + learners.rank))
-    learners.barrier()
-    return weights_of(policy)
+    return parameters_of(policy)
 
 
-further = learn
-
-
-def average():
-    learners = World.current().group("node.*")
-    learners.process_group()  # the program's own
+def average(learners):
     means = []
     for length, take_mean in ((3, learners.averager()), (70_000, learners.averager())):
         mine = torch.arange(length, dtype=torch.float32) * 10**learners.rank
         take_mean(mine)
         means.append(mine[-1].item() / (length - 1))
-    learners.barrier()
     return means
 
 
-def mean():
-    world = World.current()
-    learners = world.group("learner")
-    if not learners.is_member:
-        return None
-    group = learners.process_group()
-    gradient = torch.full((3,), float(world.node_id))
-    torch.distributed.all_reduce(gradient, group=group)
-    with pytest.raises(ConfigError, match="already in a default group"):
-        learners.process_group()
+def waits_in_vain(learners):
+    group = learners.process_group(timeout=1.0)
+    if learners.rank == 0:
+        with pytest.raises(RuntimeError):
+            torch.distributed.all_reduce(torch.zeros(3), group=group)
     learners.barrier()
     torch.distributed.destroy_process_group()
-    return learners.rank, (gradient / len(learners)).tolist()
+    return True
 
 
-def one_waits():
-    both = World.current().group("node.*")
-    group = both.process_group(timeout=1.0)
-    gave_up = False
-    if both.rank == 0:
-        try:
-            torch.distributed.all_reduce(torch.zeros(3), group=group)
-        except RuntimeError:
-            gave_up = True
-    both.barrier()
+def main():
+    learners = World.current().group("learner")
+    if not learners.is_member:
+        return None
+    found = {name: learn(learners, make) for name, make in POLICIES.items()}
+    group = learners.process_group()
+    gradient = torch.full((3,), float(World.current().node_id))
+    torch.distributed.all_reduce(gradient, group=group)
+    found["sum"] = gradient.tolist()
+    with pytest.raises(ConfigError, match="already in a default group"):
+        learners.process_group()
+    found["means"] = average(learners)
+    learners.barrier()
     torch.distributed.destroy_process_group()
-    return gave_up
+    found["waits in vain"] = waits_in_vain(learners)
+    return found
 
 
-def compare(first, second):
-    # Two halves of a batch, of the same size, have the mean of their gradients as its gradient.
-    alone = make()
+def alone(make):
+    """Learn of both batches: of equal halves, the mean of gradients is that of the whole."""
+    policy = make(0)
     for k in range(5):
         halves = [batch_of(10 * k), batch_of(10 * k + 1)]
         names = Transitions.__dataclass_fields__
-        alone.learn(
+        policy.learn(
             Transitions(
                 **{name: np.concatenate([getattr(half, name) for half in halves]) for name in names}
             )
         )
-    print(
-        all((first[name] == second[name]).all() for name in first),
-        all(np.allclose(first[k], w, rtol=1e-4, atol=1e-6) for k, w in weights_of(alone).items()),
-    )
+    return parameters_of(policy)
 
 
 if __name__ == "__main__":
-    roles = ["collector", "learner", "learner"] if given.main == "mean" else ["learner", "learner"]
-    results = Parallel.runner(len(roles), roles=roles)(globals()[given.main])
-    if given.main in ("learn", "further"):
-        compare(*results)
-    else:
-        print(results)
+    nobody, first, second = Parallel.runner(3, roles=["collector", "learner", "learner"])(main)
+    for name, make in POLICIES.items():
+        ours, theirs = first.pop(name), second.pop(name)
+        print(name, "equal:", all((ours[each] == theirs[each]).all() for each in ours))
+        if make is not of_a_user:  # its units drop out at random
+            close = (np.allclose(ours[k], w, 1e-4, 1e-6) for k, w in alone(make).items())
+            print(name, "as of one:", all(close))
+    print(nobody, first, second, sep="\n")

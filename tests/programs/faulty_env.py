@@ -25,31 +25,20 @@ def raise_(error):
     raise error
 
 
-def spin():
-    while True:
-        pass
-
-
-def after_go(fault):
-    def wait():
-        while not os.path.exists("go"):
-            time.sleep(0.01)
-        FAULTS[fault]()
-
-    return wait
+def die_later():
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    os._exit(0)
 
 
 FAULTS = {
     "hangs": lambda: threading.Event().wait(),
-    "spins": spin,
     "is stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP),
-    "dies": lambda: os._exit(0),
-    "raises": lambda: raise_(BrokenPipeError("gone")),
+    "dies later": die_later,
     "exits": lambda: sys.exit(0),
     "is interrupted": lambda: raise_(KeyboardInterrupt()),
     None: lambda: None,
 }
-FAULTS |= {f"{fault} later": after_go(fault) for fault in ("dies", "raises", "exits")}
 
 
 class Faulty(gymnasium.Wrapper):

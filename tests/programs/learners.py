@@ -9,13 +9,9 @@ from tests.programs.batches import CONFIG, SPEC, batch_of, digest
 from tests.programs.given import given, say
 
 
-def is_awaited(is_first):
-    return {"always": True, "never": False, "later": not is_first}[given.ends]
-
-
 def main():
     incarnation = f"incarnation-{Parallel().node_id}"
-    is_first = not os.path.exists(incarnation)
+    is_awaited = given.ends == "always" or os.path.exists(incarnation)  # else "later"
     open(incarnation, "w").close()
     learners = World.current().group("learner")
     policy = DQN(SPEC, DQNConfig(seed=Parallel().node_id, **CONFIG))
@@ -35,9 +31,7 @@ def main():
         learner = task.at("learner")
         learner.use(feed).use(mw.train(policy))
         task.at("learner.0").use(
-            lambda ctx: (
-                is_awaited(is_first) and ctx.get("train_iter") == 100 and task.emit("trained")
-            )
+            lambda ctx: is_awaited and ctx.get("train_iter") == 100 and task.emit("trained")
         )
         task.use(end, "watcher")
         say("up", Parallel().node_id, os.getpid())

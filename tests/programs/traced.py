@@ -1,13 +1,11 @@
 """A learner and a collector send each other one message of each kind, and trace them."""
 
-import os
 from contextlib import suppress
 
 from ding_lite import Parallel, Task
 from ding_lite.distributed import World
 from ding_lite.errors import DeadlineExceeded
 from ding_lite.runtime import Trace
-from tests.programs.given import given, say
 
 
 def main():
@@ -17,8 +15,6 @@ def main():
             router.register("double", lambda number: 2 * number)
 
         def begin(ctx):
-            if TELLS:
-                say("up", router.node_id, os.getpid())
             # All have their trace open: what is sent before that has no other end.
             World.current().group("node.*").barrier()
 
@@ -36,16 +32,14 @@ def main():
                 with suppress(DeadlineExceeded):
                     task.wait_for("received", timeout=0.1)
 
-        task.use_step_wrapper(Trace(os.environ.get("TRACE", "trace.json")))
+        task.use_step_wrapper(Trace("trace.json"))
         task.on("collected", lambda number: None)
         received = []
         task.on("received", lambda: received.append(True))
         task.use(begin)
         task.use(learn, filter_labels="learner").use(collect, filter_labels="collector")
-        task.run(max_step=None if TELLS else 3)
+        task.run(max_step=3)
 
 
-TELLS = getattr(given, "tells", False)
 if __name__ == "__main__":
-    by_hand = "DING_LITE_NODE_ID" in os.environ
-    Parallel.runner(2, "star", roles=None if by_hand else ["learner", "collector"])(main)
+    Parallel.runner(2, "star", roles=["learner", "collector"])(main)

@@ -1,13 +1,14 @@
-"""A3C, Ape-X or IMPALA, which goes on until a killed node has taken part again."""
+"""Ape-X, which goes on until a killed node has taken part again."""
 
 import pathlib
 
 from ding_lite import Parallel, Task, middleware as mw
-from ding_lite.distributed import GradientServer, ShardedReplay, World
-from ding_lite.rl import A2C, DQN, IMPALA, A2CConfig, DQNConfig, IMPALAConfig, make_envs
+from ding_lite.distributed import ShardedReplay, World
+from ding_lite.rl import DQN, DQNConfig, make_envs
 from tests.programs.given import begin_incarnation, given, say
 
 VICTIM, TARGET = given.victim, given.target
+ROLES, TOPOLOGY = ["learner", "collector", "collector"], "mesh"
 
 
 def take_part(ctx):
@@ -27,46 +28,7 @@ def end_when_solved(ctx):
         say("solved", ctx.eval_value)
 
 
-def impala():
-    global incarnation
-    incarnation = begin_incarnation(World.current().node_id)
-    seed = World.current().node_seed
-    envs, eval_envs = (make_envs("CartPole-v1", n, seed=seed + n) for n in (8, 20))
-    policy = IMPALA(envs.spec, IMPALAConfig(seed=seed))
-    with Task() as task:
-        collector, learner = task.at("collector"), task.at("learner")
-        collector.use(mw.fetch_weights(policy, max_staleness=4))
-        collector.use(mw.collect(policy, envs, unroll=16))
-        collector.use(mw.send("trajectories", to="learner", in_flight=2))
-        learner.use(mw.receive("trajectories", at_least=2))
-        learner.use(mw.train(policy)).use(mw.publish_weights(policy))
-        learner.use(mw.evaluate(policy, eval_envs, every=10))
-        task.use(take_part)
-        learner.use(end_when_solved)
-        task.run()
-
-
-def a3c():
-    global incarnation
-    incarnation = begin_incarnation(World.current().node_id)
-    world = World.current()
-    envs, eval_envs = (make_envs("CartPole-v1", n, seed=world.node_seed + n) for n in (8, 20))
-    policy = A2C(envs.spec, A2CConfig(lr=1e-3, seed=world.node_seed))
-    server = GradientServer(world.group("server"), policy, max_staleness=16)
-    with Task() as task:
-        agent, owner = task.at("agent"), task.at("server.0")
-        agent.use(mw.pull_weights(policy, server))
-        agent.use(mw.collect(policy, envs, unroll=16))
-        agent.use(mw.push_gradients(policy, server))
-        owner.use(mw.serve_gradients(policy, server, updates=5))
-        owner.use(mw.evaluate(policy, eval_envs, every=4))
-        task.use(lambda ctx: task.match_labels("server.1") and task.wait_for("never"))
-        task.use(take_part)
-        owner.use(end_when_solved)
-        task.run()
-
-
-def apex():
+def main():
     global incarnation
     incarnation = begin_incarnation(World.current().node_id)
     world = World.current()
@@ -89,13 +51,6 @@ def apex():
         task.run()
 
 
-METHODS = {
-    "impala": (impala, ["learner", "collector", "collector"], "star"),
-    "a3c": (a3c, ["server", "agent", "agent"], "star"),
-    "apex": (apex, ["learner", "collector", "collector"], "mesh"),
-}
-
 if __name__ == "__main__":
-    main, roles, topology = METHODS[given.method]
-    Parallel.runner(3, topology, roles=roles, auto_recover=True)(main)
+    Parallel.runner(3, TOPOLOGY, roles=ROLES, auto_recover=True)(main)
     print("ended")

@@ -1,14 +1,13 @@
 """The parts of a seed-era program: its config, policy, learner, collector, evaluator, buffer.
 
-The programs `diengine_1_serial.py` to `diengine_7_elsewhere.py` are those of a document that takes
-these objects from a library. Here they are what a user would put in their place: adapters
-over `ding_lite.rl` with the library's names, which really collect, learn and evaluate.
+The document takes these objects from a library. Here they are what a user would put in their
+place: adapters over `ding_lite.rl` with the library's names, which really collect, learn and
+evaluate. What the document's write into TensorBoard is left out.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 
 from easydict import EasyDict
 from torch import Tensor, nn
-from torch.utils.tensorboard import SummaryWriter
 
 from ding_lite.rl import (
     DQN,
@@ -38,7 +36,7 @@ cfg = EasyDict(
     env={"env_id": "CartPole-v0", "collector_env_num": 8, "evaluator_env_num": 10},
     policy={
         "model": {"hidden": [64, 64], "lr": 2e-3, "batch_size": 128, "target_tau": 0.01},
-        "learn": {"update_per_collect": 8, "learner": {"log_every": 100}},
+        "learn": {"update_per_collect": 8},
         "collect": {"collector": {"n_sample": 8}},
         "eval": {"evaluator": {"eval_freq": 240, "stop_value": 195}},
         "other": {
@@ -107,13 +105,9 @@ def make_model(spec: EnvSpec) -> Model:
 class BaseLearner:
     """Improves the policy, and writes down how that goes."""
 
-    def __init__(
-        self, cfg: EasyDict, policy: DQNPolicy, tb_logger: SummaryWriter, exp_name: str
-    ) -> None:
+    def __init__(self, policy: DQNPolicy, exp_name: str) -> None:
         self.policy = policy
         self.checkpoints = Path(exp_name) / "ckpt"
-        self._cfg = cfg
-        self._tb_logger = tb_logger
         self._envstep = -1
 
     @property
@@ -122,39 +116,29 @@ class BaseLearner:
 
     def train(self, data: Transitions, envstep: int) -> None:
         self._envstep = envstep
-        metrics = self.policy.learn(data)
-        if self.train_iter % self._cfg.log_every == 0:
-            for name, value in metrics.items():
-                self._tb_logger.add_scalar(f"learner/{name}", value, self.train_iter)
+        self.policy.learn(data)
 
-    def save_checkpoint(self, ckpt_name: str = "ckpt") -> None:
+    def save_checkpoint(self) -> None:
         meta = {"train_iter": self.train_iter, "envstep": self._envstep}
-        save_checkpoint(self.checkpoints / ckpt_name, self.policy.state_dict(), meta=meta)
+        save_checkpoint(self.checkpoints / "ckpt", self.policy.state_dict(), meta=meta)
 
 
 class SampleCollector:
     """Acts in environments, `n_sample` env steps at a time."""
 
-    def __init__(
-        self, cfg: EasyDict, env: Envs, policy: DQNPolicy, tb_logger: SummaryWriter, exp_name: str
-    ) -> None:
+    def __init__(self, cfg: EasyDict, env: Envs, policy: DQNPolicy) -> None:
         self.envstep = 0
         self._cfg = cfg
         self._env = env
         self._policy = policy
         self._n_step = NStep(policy.n_step, policy.gamma, env.num_envs)
-        self._tb_logger = tb_logger
 
-    def collect(self, train_iter: int, policy_kwargs: dict[str, float]) -> list[Transitions]:
+    def collect(self, policy_kwargs: dict[str, float]) -> list[Transitions]:
         new_data = []
         for _ in range(self._cfg.n_sample // self._env.num_envs):
             action = self._policy.act(self._env.obs, epsilon=policy_kwargs["eps"])
             new_data.append(self._n_step(self._env.step(action)))
             self.envstep += self._env.num_envs
-
-        for episode in self._env.take_finished():
-            self._tb_logger.add_scalar("collector_step/reward", episode.ret, self.envstep)
-            self._tb_logger.add_scalar("collector_iter/reward", episode.ret, train_iter)
         return new_data
 
 
@@ -165,9 +149,7 @@ class BaseSerialEvaluator:
     policy, and not whatever the learner makes of it meanwhile.
     """
 
-    def __init__(
-        self, cfg: EasyDict, env: Envs, policy: DQNPolicy, tb_logger: SummaryWriter, exp_name: str
-    ) -> None:
+    def __init__(self, cfg: EasyDict, env: Envs, policy: DQNPolicy) -> None:
         self.history: list[tuple[int, int, float]] = []
         """Train_iter, envstep and reward of each evaluation."""
         self.judged: list[str] = []
@@ -176,9 +158,7 @@ class BaseSerialEvaluator:
         self._env = env
         self._policy = policy
         self._judged = policy.clone()
-        self._tb_logger = tb_logger
         self._last_eval_iter = 0
-        self._best = -math.inf
 
     def should_eval(self, train_iter: int) -> bool:
         if train_iter - self._last_eval_iter < self._cfg.eval_freq:
@@ -186,35 +166,28 @@ class BaseSerialEvaluator:
         self._last_eval_iter = train_iter
         return True
 
-    def eval(self, save_fn: Any, train_iter: int, envstep: int) -> tuple[bool, float]:
+    def eval(self, train_iter: int, envstep: int) -> tuple[bool, float]:
         self._judged.load_weights(self._policy.weights())
         reward = mean_return(self._judged, self._env)
         self.history.append((train_iter, envstep, reward))
         self.judged.append(digest(self._judged))
-        self._tb_logger.add_scalar("evaluator/reward", reward, envstep)
-
-        if save_fn is not None and reward > self._best:
-            save_fn("ckpt_best")
-        self._best = max(self._best, reward)
         return reward >= self._cfg.stop_value, reward
 
 
 class AdvancedReplayBuffer:
     """Keeps transitions; in async mode it is filled and sampled at the same time."""
 
-    def __init__(self, cfg: EasyDict, tb_logger: SummaryWriter, exp_name: str) -> None:
+    def __init__(self, cfg: EasyDict) -> None:
         self._cfg = cfg
         self._replay = ReplayBuffer(make_envs(cfg.env_id, 1).spec, capacity=cfg.size)
         self._lock = threading.Lock()
-        self._tb_logger = tb_logger
 
-    def push(self, data: list[Transitions], cur_collector_envstep: int) -> None:
+    def push(self, data: list[Transitions]) -> None:
         with self._lock:
             for transitions in data:
                 self._replay.add(transitions)
-        self._tb_logger.add_scalar("buffer/size", len(self._replay), cur_collector_envstep)
 
-    def sample(self, batch_size: int, train_iter: int) -> Transitions | None:
+    def sample(self, batch_size: int) -> Transitions | None:
         with self._lock:
             if len(self._replay) < self._cfg.start_size:
                 return None

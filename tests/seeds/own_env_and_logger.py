@@ -1,16 +1,9 @@
-"""A user's own environment and logger.
-
-From the command line:
-`ding-lite train dqn own_env_and_logger.py:Corridor --env-arg length=12 --seed 1`
-"""
+"""A user's own environment and logger, in a file that tests of the command line name."""
 
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-
-import ding_lite
-from ding_lite import middleware as mw
 
 
 class Corridor(gym.Env[Any, Any]):
@@ -42,16 +35,3 @@ class Corridor(gym.Env[Any, Any]):
 def to_my_dashboard(metrics: dict[str, float], env_step: int) -> None:
     """Get the newest of every metric, however rare."""
     print(env_step, metrics.get("return"), metrics.get("eval_return"))  # noqa: T201
-
-
-if __name__ == "__main__":
-    result = ding_lite.train(
-        "dqn",
-        Corridor,
-        env_args={"length": 8},
-        max_env_steps=20_000,
-        target=0.95,
-        use=[mw.report(to_my_dashboard, every=50)],
-        device="cpu",
-    )
-    print(result)  # noqa: T201

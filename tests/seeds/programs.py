@@ -5,12 +5,9 @@ all of them: the number of iterations is 1e8 as printed, and what was made is re
 to look into. What was mended says so.
 """
 
-import os
 import time
 
-from torch.utils.tensorboard import SummaryWriter
-
-from ding_lite.framework import Parallel, Task
+from ding_lite.framework import Task
 from ding_lite.framework.wrapper import StepTimer
 from ding_lite.rl_utils import get_epsilon_greedy_fn
 from tests.seeds.diengine import (
@@ -28,120 +25,37 @@ FOREVER = int(1e8)
 
 def make_parts():
     policy, collector_env, evaluator_env = quick_start()
-    tb_logger = SummaryWriter(os.path.join(f"./{cfg.exp_name}/log/", "serial"))
-    learner = BaseLearner(
-        cfg.policy.learn.learner, policy.learn_mode, tb_logger, exp_name=cfg.exp_name
-    )
-    collector = SampleCollector(
-        cfg.policy.collect.collector,
-        collector_env,
-        policy.collect_mode,
-        tb_logger,
-        exp_name=cfg.exp_name,
-    )
-    evaluator = BaseSerialEvaluator(
-        cfg.policy.eval.evaluator, evaluator_env, policy.eval_mode, tb_logger, exp_name=cfg.exp_name
-    )
-    replay_buffer = AdvancedReplayBuffer(
-        cfg.policy.other.replay_buffer, tb_logger, exp_name=cfg.exp_name
-    )
+    learner = BaseLearner(policy.learn_mode, exp_name=cfg.exp_name)
+    collector = SampleCollector(cfg.policy.collect.collector, collector_env, policy.collect_mode)
+    evaluator = BaseSerialEvaluator(cfg.policy.eval.evaluator, evaluator_env, policy.eval_mode)
+    replay_buffer = AdvancedReplayBuffer(cfg.policy.other.replay_buffer)
     eps_cfg = cfg.policy.other.eps
     epsilon_greedy = get_epsilon_greedy_fn(eps_cfg.start, eps_cfg.end, eps_cfg.decay, eps_cfg.type)
-    return tb_logger, learner, collector, evaluator, replay_buffer, epsilon_greedy
+    return learner, collector, evaluator, replay_buffer, epsilon_greedy
 
 
 def updates(learner, replay_buffer, envstep):
     """Make the updates that follow a collection; yield behind each."""
     for _i in range(cfg.policy.learn.update_per_collect):
-        train_data = replay_buffer.sample(
-            learner.policy.get_attribute("batch_size"), learner.train_iter
-        )
+        train_data = replay_buffer.sample(learner.policy.get_attribute("batch_size"))
         if train_data is not None:
             learner.train(train_data, envstep)
             yield
 
 
-def one_round(learner, collector, evaluator, replay_buffer, epsilon_greedy):
-    """Evaluate if it is time, collect and learn; return whether the evaluation says to stop."""
-    if evaluator.should_eval(learner.train_iter):
-        stop, _reward = evaluator.eval(
-            learner.save_checkpoint, learner.train_iter, collector.envstep
-        )
-        if stop:
-            return True
-    eps = epsilon_greedy(collector.envstep)
-    new_data = collector.collect(train_iter=learner.train_iter, policy_kwargs={"eps": eps})
-    replay_buffer.push(new_data, cur_collector_envstep=collector.envstep)
-    for _ in updates(learner, replay_buffer, collector.envstep):
-        pass
-    return False
-
-
 def serial(max_iterations=FOREVER):
     """The loop before there is a task: what the next programs are taken apart from."""
-    tb_logger, learner, collector, evaluator, *rest = make_parts()
+    learner, collector, evaluator, replay_buffer, epsilon_greedy = make_parts()
     for _ in range(max_iterations):
-        if one_round(learner, collector, evaluator, *rest):
-            break
-    tb_logger.close()  # Mended: here and below the writer was left open.
+        if evaluator.should_eval(learner.train_iter):
+            stop, _reward = evaluator.eval(learner.train_iter, collector.envstep)
+            if stop:
+                break
+        new_data = collector.collect(policy_kwargs={"eps": epsilon_greedy(collector.envstep)})
+        replay_buffer.push(new_data)
+        for _ in updates(learner, replay_buffer, collector.envstep):
+            pass
     return learner, collector, evaluator
-
-
-def run_task(middleware, max_iterations, *, async_mode=False, wrapper=None):
-    """Run a task of what `middleware` makes of the parts."""
-    tb_logger, learner, collector, *rest = make_parts()
-    with Task(async_mode=async_mode) as task:
-        if wrapper is not None:
-            task.use_step_wrapper(wrapper)
-        for fn in middleware(learner, collector, *rest):
-            task.use(fn)
-        # Mended: the number was called max_iterations above and max_iteration here.
-        task.run(max_step=max_iterations)
-    tb_logger.close()
-    return learner, collector, rest[0]
-
-
-def closure(max_iterations=FOREVER):
-    """The whole loop body as one middleware of a task."""
-
-    def training(*parts):
-        def _training(ctx):
-            if one_round(*parts):
-                ctx.finish = True
-
-        return [_training]
-
-    return run_task(training, max_iterations)
-
-
-def split(max_iterations=FOREVER):
-    """Three middleware, coupled by the objects they share.
-
-    Once `evaluate` has set `finish` the step still goes on to its end: where the closure before
-    returned, `collect` and `train` take one more turn here.
-    """
-
-    def middleware(learner, collector, evaluator, replay_buffer, epsilon_greedy):
-        def evaluate(ctx):
-            if evaluator.should_eval(learner.train_iter):
-                stop, _reward = evaluator.eval(
-                    learner.save_checkpoint, learner.train_iter, collector.envstep
-                )
-                if stop:
-                    ctx.finish = True
-
-        def collect(ctx):
-            eps = epsilon_greedy(collector.envstep)
-            new_data = collector.collect(train_iter=learner.train_iter, policy_kwargs={"eps": eps})
-            replay_buffer.push(new_data, cur_collector_envstep=collector.envstep)
-
-        def train(ctx):
-            for _ in updates(learner, replay_buffer, collector.envstep):
-                pass
-
-        return [evaluate, collect, train]
-
-    return run_task(middleware, max_iterations)
 
 
 # -- decoupled: what they tell each other stands on ctx -------------------------------------
@@ -152,7 +66,7 @@ def evaluate(evaluator):
         ctx.setdefault("envstep", -1)
         ctx.setdefault("train_iter", -1)
         if evaluator.should_eval(ctx.train_iter):
-            stop, _reward = evaluator.eval(None, ctx.train_iter, ctx.envstep)
+            stop, _reward = evaluator.eval(ctx.train_iter, ctx.envstep)
             if stop:
                 ctx.finish = True
 
@@ -161,10 +75,8 @@ def evaluate(evaluator):
 
 def collect(epsilon_greedy, collector, replay_buffer):
     def _collect(ctx):
-        ctx.setdefault("train_iter", -1)
-        eps = epsilon_greedy(collector.envstep)
-        new_data = collector.collect(train_iter=ctx.train_iter, policy_kwargs={"eps": eps})
-        replay_buffer.push(new_data, cur_collector_envstep=collector.envstep)
+        new_data = collector.collect(policy_kwargs={"eps": epsilon_greedy(collector.envstep)})
+        replay_buffer.push(new_data)
         ctx.envstep = collector.envstep
         # Mended: without this the next step's evaluate, which comes first, would find -1 ...
         ctx.keep("envstep")
@@ -185,54 +97,51 @@ def train(learner, replay_buffer, publish=lambda ctx: None):
 
 
 def decoupled(max_iterations=FOREVER):
-    """The same three middleware, of which each knows its own objects only."""
+    """Three middleware, of which each knows its own objects only.
 
-    def middleware(learner, collector, evaluator, replay_buffer, epsilon_greedy):
-        _train = train(learner, replay_buffer)
+    Once `evaluate` has set `finish` the step still goes on to its end: where the loop stopped,
+    `collect` and `train` take one more turn here.
+    """
+    learner, collector, evaluator, replay_buffer, epsilon_greedy = make_parts()
+    learn = train(learner, replay_buffer)
 
-        def train_and_save(ctx):
-            _train(ctx)
-            if ctx.finish:
-                learner.save_checkpoint()
+    def train_and_save(ctx):
+        learn(ctx)
+        if ctx.finish:
+            learner.save_checkpoint()
 
-        return [
-            evaluate(evaluator),
-            collect(epsilon_greedy, collector, replay_buffer),
-            train_and_save,
-        ]
-
-    return run_task(middleware, max_iterations)
+    with Task() as task:
+        task.use(evaluate(evaluator))
+        task.use(collect(epsilon_greedy, collector, replay_buffer))
+        task.use(train_and_save)
+        # Mended: the number was called max_iterations above and max_iteration here.
+        task.run(max_step=max_iterations)
+    return learner, collector, evaluator
 
 
 def magic(max_iterations=FOREVER, async_mode=False):
     """One line shows what each middleware takes, one argument runs all of a step at once."""
+    learner, collector, evaluator, replay_buffer, epsilon_greedy = make_parts()
+    learn = train(learner, replay_buffer)
 
-    def middleware(learner, collector, evaluator, replay_buffer, epsilon_greedy):
-        learn = train(learner, replay_buffer)
+    def _train(ctx):
+        learn(ctx)
+        # Mended: in async mode evaluate may set finish after train has looked, and then
+        # nothing would be saved. On the way out, behind the barrier, all are done.
+        yield
+        if ctx.finish:
+            learner.save_checkpoint()
 
-        def _train(ctx):
-            learn(ctx)
-            # Mended: in async mode evaluate may set finish after train has looked, and then
-            # nothing would be saved. On the way out, behind the barrier, all are done.
-            yield
-            if ctx.finish:
-                learner.save_checkpoint()
-
-        return [evaluate(evaluator), collect(epsilon_greedy, collector, replay_buffer), _train]
-
-    timer = StepTimer(print_per_step=1)  # the one line
-    return run_task(middleware, max_iterations, async_mode=async_mode, wrapper=timer)
+    with Task(async_mode=async_mode) as task:
+        task.use_step_wrapper(StepTimer(print_per_step=1))  # the one line
+        task.use(evaluate(evaluator))
+        task.use(collect(epsilon_greedy, collector, replay_buffer))
+        task.use(_train)
+        task.run(max_step=max_iterations)
+    return learner, collector, evaluator
 
 
 # -- on several processes ------------------------------------------------------------------
-
-
-def star(max_iterations=FOREVER):
-    """Three processes, each of which does the same, connected in a star."""
-    # Mended: the three would write into one log and over each other's checkpoint.
-    cfg.exp_name = f"{cfg.exp_name}_{Parallel().node_id}"
-    learner, collector, evaluator = decoupled(max_iterations)
-    return results_of(learner, collector, evaluator)
 
 
 def results_of(learner, collector, evaluator):
@@ -281,7 +190,7 @@ def evaluate_elsewhere(task, evaluator, model):
 
 def elsewhere(max_iterations=FOREVER):
     """Evaluation split out to a process of its own, by labels."""
-    tb_logger, learner, collector, evaluator, replay_buffer, epsilon_greedy = make_parts()
+    learner, collector, evaluator, replay_buffer, epsilon_greedy = make_parts()
     model = learner.policy.module
 
     def publish(ctx):
@@ -299,5 +208,4 @@ def elsewhere(max_iterations=FOREVER):
     # Mended: the document lets train do it, which may have looked for finish when it comes.
     if task.match_labels(alone_or_0):
         learner.save_checkpoint()
-    tb_logger.close()
     return results_of(learner, collector, evaluator)

@@ -20,11 +20,6 @@ ROUND = cfg.policy.collect.collector.n_sample
 pytestmark = pytest.mark.procs
 
 
-def star() -> Any:
-    cfg.policy.eval.evaluator.update(eval_freq=80, stop_value=SOLVED)
-    return programs.star()
-
-
 def elsewhere() -> Any:
     cfg.policy.eval.evaluator.update(eval_freq=80, stop_value=SOLVED)
     return programs.elsewhere()
@@ -49,21 +44,6 @@ def policy_of_checkpoint(folder: str) -> DQNPolicy:
     policy, _, _ = quick_start()
     policy.load_state_dict(load_checkpoint(Path(folder) / "ckpt" / "ckpt").state)
     return policy
-
-
-def test_three_processes_do_the_same_and_end_together() -> None:
-    results = Parallel.runner(n_parallel_workers=3, topology="star")(star)
-
-    assert len(results) == 3
-    longest = max((result["history"] for result in results), key=len)
-    assert longest[-1][2] >= SOLVED  # no other end was in sight: max_step is 1e8
-    for node_id, result in enumerate(results):
-        assert result["history"] == longest[: len(result["history"])]
-        assert result["train_iter"] > 0
-        assert result["envstep"] >= result["train_iter"]
-        if result["history"] == longest:  # it has set finish itself, before train has looked
-            policy = policy_of_checkpoint(f"{cfg.exp_name}_{node_id}")
-            assert digest(policy) == result["weights"]
 
 
 def test_an_evaluator_elsewhere_plays_with_the_learners_weights_and_ends_the_job(monkeypatch):
