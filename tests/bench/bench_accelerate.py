@@ -18,14 +18,7 @@ import time
 
 from ding_lite import Task, middleware as mw
 from ding_lite.distributed import Processes
-from ding_lite.evolution import (
-    Agent,
-    Mutation,
-    Population,
-    Search,
-    Tournament,
-    log_uniform,
-)
+from ding_lite.evolution import Agent, Mutation, Population, Search, Tournament, log_uniform
 from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, make_envs
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.testing import run_step

@@ -15,11 +15,7 @@ from tests.bench.harness import Row, compare
 
 NUM_TENSORS = 20
 BATCH = 100
-EVENT = [
-    "evaluated",
-    ["policy-7", 487.5, 12],
-    {"version": 3, "note": "x" * 40, "step": 120_394},
-]
+EVENT = ["evaluated", ["policy-7", 487.5, 12], {"version": 3, "note": "x" * 40, "step": 120_394}]
 
 
 def run() -> list[Row]:

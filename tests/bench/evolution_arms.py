@@ -46,9 +46,7 @@ from ding_lite.runtime.middleware import Middleware
 
 ARMS = ("evolution", "fixed", "independent", "pbt", "default")
 SEARCH = Search(
-    lr=log_uniform(1e-4, 1e-2),
-    batch_size=integer(16, 256),
-    target_tau=log_uniform(1e-3, 1e-1),
+    lr=log_uniform(1e-4, 1e-2), batch_size=integer(16, 256), target_tau=log_uniform(1e-3, 1e-1)
 )
 SIZE = 6
 NUM_ENVS = 8

@@ -66,11 +66,7 @@ def rows_of(name: str, result: dict[str, Any]) -> list[tuple[str, str, list[floa
     """Return side, version and the median of each number, ours first and the best peers next."""
     workload = WORKLOADS[name]
     rows = [
-        (
-            side,
-            runs[0]["version"],
-            [median(each[n] for each in runs) for n in workload.numbers],
-        )
+        (side, runs[0]["version"], [median(each[n] for each in runs) for n in workload.numbers])
         for side, runs in result["sides"].items()
     ]
     sign = -1 if workload.is_rate else 1

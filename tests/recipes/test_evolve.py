@@ -190,10 +190,7 @@ def test_a_run_that_goes_on_is_the_same_as_one_that_never_stopped(result: Evolve
         ({"tournament_size": 9}, "`tournament_size` is 9, and the population has 3 agents"),
         ({"population": 1}, "1 agent, so that no more can take part. Choose tournament_size=1, or"),
         ({"update_ratio": 0.0}, "`update_ratio` is 0.0"),
-        (
-            {"capacity": 31, "warmup": 8},
-            "of the replay 31: a batch would never be full",
-        ),
+        ({"capacity": 31, "warmup": 8}, "of the replay 31: a batch would never be full"),
     ],
 )
 def test_a_wrong_setting_is_reported_before_the_run_begins(

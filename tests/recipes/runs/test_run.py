@@ -496,21 +496,9 @@ def as_weights(policy: DQN, value: float) -> dict[str, Any]:
     ("share", "env_step", "confirmed", "delivered", "why"),
     [
         (0.1, 9_000, None, "best", "without a comparison with the last policy, as the share had"),
-        (
-            0.1,
-            11_000,
-            None,
-            "best",
-            "chosen by the same episodes as the last policy, which had -",
-        ),
+        (0.1, 11_000, None, "best", "chosen by the same episodes as the last policy, which had -"),
         (0.1, 9_000, Played(3.0, 90, 20), "last", "evaluation, as its evaluation ended the run"),
-        (
-            None,
-            40,
-            None,
-            "best",
-            "chosen by the same episodes as the last policy, which had -",
-        ),
+        (None, 40, None, "best", "chosen by the same episodes as the last policy, which had -"),
     ],
 )
 def test_the_best_policy_stays_unless_the_last_one_is_better_or_ended_the_run(
