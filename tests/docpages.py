@@ -114,7 +114,7 @@ def _faults_of_program(
 ) -> Iterator[str]:
     script = folder / "program.py"  # a name of its own could hide a package that it is about
     script.write_text(program(running))
-    said = process.run(script, seconds=seconds)
+    said = process.run(script, seconds=seconds, finalize=False)
     if said.code is None:
         yield f"{page.name}: still running after {seconds:g} s"
         return

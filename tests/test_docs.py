@@ -15,12 +15,14 @@ from tests.warm import PROGRAMS, Warm, warm
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SECONDS_PER_PAGE = 120.0
+OPTIMIZERS = ("torch._dynamo", "torch.fx.experimental.symbolic_shapes")
+"""What PyTorch imports for an optimizer of a page, in a second."""
 
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[Warm]:
     """Return a process that starts programs quickly."""
-    with warm(PROGRAMS) as process:
+    with warm([*PROGRAMS, *OPTIMIZERS]) as process:
         yield process
 
 

@@ -9,6 +9,7 @@ Requests and answers are JSON objects, one in each line, on standard input and o
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import ctypes
 import fcntl
@@ -63,13 +64,14 @@ NODES = (
 """The modules of programs that import no torch, which makes a fork three times as expensive."""
 PROGRAMS = (
     *("ding_lite.distributed", "ding_lite.evolution", "ding_lite.middleware", "ding_lite.recipes"),
-    *("ding_lite.testing", "matplotlib.backends.backend_agg"),
+    *("ding_lite.testing", "matplotlib.backends.backend_agg", "matplotlib.figure"),
     "tensorboard.summary.writer.event_file_writer",
 )
 """The modules of programs that learn."""
 
-
 _stand_in = ""
+_code: int | None = None
+"""The exit code of a child that does not take Python apart at its end."""
 
 
 class Output(NamedTuple):
@@ -174,6 +176,7 @@ class Warm:
         seconds: float,
         folder: Path | None = None,
         strict: bool = False,
+        finalize: bool = True,
         variables: Mapping[str, str] | None = None,
     ) -> Output:
         """Run a script in a child, until the child and its exit handlers end.
@@ -184,6 +187,8 @@ class Warm:
             seconds: After which it is killed, and counts as hanging.
             folder: Where it runs; by default in its own folder.
             strict: Whether a warning is an error.
+            finalize: Whether Python then destroys all objects and modules, which takes longer
+                than a small program.
             variables: Environment variables.
         """
         printed = self.ask(
@@ -192,6 +197,7 @@ class Warm:
             folder=str(folder or script.parent),
             seconds=seconds,
             strict=strict,
+            finalize=finalize,
             variables={**(variables or {})},
         )
         return Output(*printed)
@@ -252,6 +258,7 @@ def warm(preload: Sequence[str]) -> Iterator[Warm]:
 def serve() -> None:
     """Answer requests until standard input ends."""
     global _stand_in
+    atexit.register(_leave)  # before all others, so that it comes after them
     gc.disable()
     for name in sys.argv[1:]:
         importlib.import_module(name)
@@ -322,6 +329,7 @@ def _enter(machine: int) -> None:
 
 def _be_the_script(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) -> NoReturn:
     """Do what `python SCRIPT` does, and exit as Python does."""
+    global _code
     script = Path(asked["script"])
     os.environ.update(asked["variables"], PYTHONPATH=str(ROOT), MPLBACKEND="Agg")
     tempfile.tempdir = None  # or what it was in the process that has forked this one
@@ -337,8 +345,22 @@ def _be_the_script(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) -> 
     main = ModuleType("__main__")
     main.__dict__.update(__file__=str(script), __builtins__=builtins)
     sys.modules["__main__"] = main
-    exec(compile(script.read_text(), str(script), "exec"), main.__dict__)
-    sys.exit()
+    try:
+        exec(compile(script.read_text(), str(script), "exec"), main.__dict__)
+        sys.exit()
+    except (SystemExit, Exception) as end:
+        if not asked.get("finalize", True):
+            code = end.code if isinstance(end, SystemExit) else 1
+            _code = code if isinstance(code, int) else int(code is not None)
+        raise
+
+
+def _leave() -> None:
+    """End a child whose exit code is known."""
+    if _code is not None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_code)
 
 
 def _be_strict() -> None:

@@ -1,26 +1,21 @@
-"""The cost of a population: a learning step an agent, a generation, a copy, and the seed's job.
+"""The cost of a population: a learning step an agent, a generation, and a copy.
 
-The baseline of a learning step is one agent in plain torch, as a tutorial writes it. The seed's
-job is DQN on LunarLander-v3 with 4 agents, 16 environments and one update for each env step;
-AgileRL 2.9.1 takes 2,747 us of CPU time for an env step of it, evaluation included.
+The baseline of a learning step is one agent in plain torch, as a tutorial writes it.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from ding_lite import Task, middleware as mw
+from ding_lite import middleware as mw
 from ding_lite.evolution import (
-    Agent,
     Mutation,
     Population,
     Search,
@@ -40,11 +35,9 @@ from ding_lite.rl import (
     DQNConfig,
     ReplayBuffer,
     SACConfig,
-    make_envs,
 )
 from ding_lite.rl.networks.modules import MemoryKind
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.runtime.middleware import Middleware
 from ding_lite.testing import run_step
 from tests.bench.bench_dqn_update import PlainDQN
 from tests.bench.continuous_peers import TutorialSAC
@@ -56,7 +49,6 @@ from tests.rl.rollouts import CARTPOLE, PENDULUM, draw_batch, draw_rollout
 
 SIZE = 6
 BATCH_SIZE = 128
-TURN, TURNS = 160, 16
 CONFIG = DQNConfig(hidden=(32, 32), batch_size=BATCH_SIZE, lr=1e-3, target_tau=1e-3, n_step=1)
 SEARCH = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, BATCH_SIZE))
 MEMORIES: tuple[MemoryKind, ...] = ("gru", "lstm")
@@ -64,20 +56,25 @@ MAX_UPDATE_RATIO = 0.35
 MAX_MODULE_RATIO = 0.4
 MAX_GENERATION_MS = 15.0
 MAX_CLONE_MS = 2.0
-AGILERL_ENV_STEP_US = 2_747.0
 
 
 def run() -> list[Row]:
     rows = updates()
     for kind in (DDPG, TD3, SAC):
-        rows += actors_and_critics(kind)
-    rows += [*modules(), *own_actors_and_critics(), *generations()]
+        config = replace(kind(PENDULUM).config, hidden=(32, 32), batch_size=BATCH_SIZE)
+        rows += of_transitions(f"{kind.__name__}s, hidden 32x32", partial(kind, PENDULUM), config)
+    dqn = DQNConfig(batch_size=BATCH_SIZE, lr=1e-3, target_tau=1e-3, n_step=1)
+    own: Any = partial(DQN, CARTPOLE, network=lambda _: mlp(4, 2))
+    rows += of_transitions("DQNs with modules of a user, 64x64", own, dqn, PlainDQN(64, dqn))
+    sac = SACConfig(batch_size=BATCH_SIZE)
+    own = partial(SAC, PENDULUM, actor=lambda _: mlp(3, 2), critic=lambda _: Joins(mlp(4, 1)))
+    plain = TutorialSAC(SAC(PENDULUM, sac), np.random.default_rng(0))
+    rows += of_transitions("SACs with modules of a user, 64x64", own, sac, plain)
+    rows += generations()
     for rollouts in (A2C, PPO):
         rows += [*from_rollouts(rollouts), *from_rollouts(rollouts, own=True)]
     for memory in MEMORIES:
         rows += from_rollouts(A2C, memory=memory)
-    if find_spec("Box2D") is not None:
-        rows.append(seeds_job())
     return rows
 
 
@@ -110,31 +107,6 @@ def updates() -> list[Row]:
             "plain torch, one agent, the same replay",
         ),
     ]
-
-
-def actors_and_critics(kind: Callable[..., DDPG | SAC]) -> list[Row]:
-    config = replace(kind(PENDULUM).config, hidden=(32, 32), batch_size=BATCH_SIZE)
-    policies = [kind(PENDULUM, replace(config, seed=seed)) for seed in range(SIZE)]
-    return of_transitions(f"{type(policies[0]).__name__}s, hidden 32x32", policies)
-
-
-def own_actors_and_critics() -> list[Row]:
-    config = SACConfig(batch_size=BATCH_SIZE)
-    parts: dict[str, Any] = {"actor": lambda _: mlp(3, 2)}
-    parts["critic"] = lambda _: Joins(mlp(4, 1))
-    policies = [SAC(PENDULUM, replace(config, seed=seed), **parts) for seed in range(SIZE)]
-    plain = TutorialSAC(SAC(PENDULUM, config), np.random.default_rng(0))
-    return of_transitions("SACs with modules of a user, 64x64", policies, plain)
-
-
-def modules() -> list[Row]:
-    config = DQNConfig(batch_size=BATCH_SIZE, lr=1e-3, target_tau=1e-3, n_step=1)
-    policies = [
-        DQN(CARTPOLE, replace(config, seed=seed), network=lambda _: mlp(4, 2))
-        for seed in range(SIZE)
-    ]
-    name = "DQNs with modules of a user, 64x64"
-    return of_transitions(name, policies, PlainDQN(64, config))
 
 
 def from_rollouts(
@@ -185,7 +157,10 @@ def mlp(num_inputs: int, num_outputs: int) -> nn.Module:
     return layers
 
 
-def of_transitions(name: str, policies: Sequence[Any], plain: Any = None) -> list[Row]:
+def of_transitions(
+    name: str, make: Callable[[Any], Any], config: Any, plain: Any = None
+) -> list[Row]:
+    policies = [make(replace(config, seed=seed)) for seed in range(SIZE)]
     stack = make_stack(policies[0], SIZE)
     one, batch = (
         draw_batch(0, spec=policies[0].spec, size=size) for size in (BATCH_SIZE, BATCH_SIZE * SIZE)
@@ -268,35 +243,3 @@ def generations() -> list[Row]:
             "copy an agent", population[0].clone, unit="ms", number=20, target=MAX_CLONE_MS
         ),
     ]  # fmt: skip
-
-
-def seeds_job() -> Row:
-    """Measure an env step of the seed's job: acting, learning, evaluation and evolution."""
-    samples = [seconds_per_env_step(seed) for seed in range(5)]
-    return row_from_samples(
-        "env step of LunarLander-v3, 4 agents, an update each, evaluation included",
-        samples,
-        target=AGILERL_ENV_STEP_US / 5,
-    )
-
-
-def seconds_per_env_step(seed: int) -> float:
-    with (
-        make_envs("LunarLander-v3", 16, seed=seed, mode="sync") as envs,
-        make_envs("LunarLander-v3", 16, seed=seed + 100, mode="sync") as eval_envs,
-    ):
-        population = Population.of(DQN, envs.spec, SEARCH, size=4, seed=seed, config=CONFIG)
-        replay = ReplayBuffer(envs.spec, capacity=10_000)
-
-        def learn(agent: Agent) -> list[Middleware]:
-            collect = mw.collect(agent, envs, steps=TURN)
-            return [collect, mw.add_to(replay), mw.train(agent, replay, updates=TURN)]
-
-        with Task() as task:
-            task.use(mw.for_each(population, learn))
-            task.use(mw.evaluate(population, eval_envs, every=TURNS, episodes=4))
-            task.use(mw.evolve(population, Tournament(), Mutation(SEARCH), every=TURNS))
-            started = time.process_time()
-            task.run(max_step=TURNS)
-            taken = time.process_time() - started
-    return taken / float(task.ctx.env_step)

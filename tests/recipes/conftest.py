@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ding_lite.middleware.report import curve, evolution
 from tests.fonts import open_fonts
 
 
@@ -20,3 +21,11 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make `runs` in a temporary directory; only this test finds the modules there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave empty files in place of pictures, which take longer than small runs."""
+    monkeypatch.setattr(curve, "_draw_curve", lambda path, *_, **__: path.touch())
+    for picture in ("fitness", "family", "hyperparameters"):
+        monkeypatch.setattr(evolution, f"_draw_{picture}", lambda _, path, **__: path.touch())

@@ -365,7 +365,10 @@ def test_one_number_of_env_steps_is_shown_while_it_runs_and_at_its_end(
     assert f"The run in shown had reached its end at {all_steps} env steps" in shown
 
 
-def test_choices_and_negative_returns_are_drawn_too(result: EvolveResult, tmp_path: Path) -> None:
+def test_choices_and_negative_returns_are_drawn_too(
+    result: EvolveResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
     losing = [
         replace(
             life,
