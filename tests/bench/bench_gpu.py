@@ -12,7 +12,10 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from gymnasium.spaces import Box, Discrete
+from torch import nn
 
 from ding_lite.rl import (
     A2C,
@@ -25,6 +28,7 @@ from ding_lite.rl import (
     A2CConfig,
     DDPGConfig,
     DQNConfig,
+    EnvSpec,
     IMPALAConfig,
     PPOConfig,
     Rollout,
@@ -33,7 +37,6 @@ from ding_lite.rl import (
     Transitions,
 )
 from tests.bench.bench_dqn_update import PlainDQN
-from tests.bench.bench_images import BATCHES, CONFIG, SPEC, plain_dqn
 from tests.bench.bench_on_policy import FORMULAS, columns_of
 from tests.bench.harness import Row, compare
 from tests.bench.on_policy_peers import TutorialPPO
@@ -54,6 +57,11 @@ KINDS: dict[str, tuple[Any, Any]] = {
 FROM_TRANSITIONS_OF_BOXES = ("DDPG", "TD3", "SAC")
 HOWS = ("", "captured", "of a user's nn.Module", "of a user's nn.Module, captured")
 """Ways to make the policy of an update."""
+SPEC = EnvSpec(
+    env_id="images", obs_space=Box(0, 255, (84, 84, 4), np.uint8), action_space=Discrete(6)
+)
+CONFIG = DQNConfig(hidden=(512,), torso="nature")
+BATCHES = (32, 256)
 MAX_UPDATE_RATIO, MAX_CAPTURED_RATIO = 1.0, 0.35
 
 
@@ -155,7 +163,7 @@ def of_images(batch_size: int, how: str) -> Row:
     """Hold an update of images, by the network of Atari players, against that of a tutorial."""
     images = torch.randint(256, (2, batch_size, 4, 84, 84), dtype=torch.uint8).cuda()
     batch = replace(batch_on_gpu(batch_size), obs=images[0], next_obs=images[1])
-    plain = plain_dqn("cuda")
+    plain = plain_dqn()
     policy = DQN(SPEC, CONFIG, device="cuda", compile="graph" if how else None)
     return against(
         partial(plain.learn, batch),
@@ -163,6 +171,31 @@ def of_images(batch_size: int, how: str) -> Row:
         f"DQN update of images {how}".rstrip() + f" on the GPU, batch {batch_size}, 84x84x4",
         how,
     )
+
+
+def plain_dqn() -> Any:
+    """Make a tutorial's DQN of images."""
+    plain: Any = PlainDQN(64, CONFIG)
+    plain.net, plain.target = (Nature().cuda() for _ in range(2))
+    plain.adam = torch.optim.Adam(plain.net.parameters(), lr=CONFIG.lr)
+    return plain
+
+
+class Nature(nn.Module):
+    """The network of Mnih et al. 2015 (doi:10.1038/nature14236)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()),
+            *(nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten()),
+            *(nn.Linear(3_136, 512), nn.ReLU(), nn.Linear(512, 6)),
+        )
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """Compute the values, [B, 6], of bytes, [B, 4, 84, 84]."""
+        values: torch.Tensor = self.layers(obs.float() / 255.0)
+        return values
 
 
 def against(
