@@ -28,9 +28,7 @@ def process() -> Iterator[Warm]:
 
 @pytest.mark.deadline(SECONDS_PER_PAGE)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_the_programs_and_links_of_a_page_are_right(
-    process: Warm, page: Path, tmp_path: Path
-) -> None:
+def test_the_programs_and_links_of_a_page_are_right(process, page, tmp_path) -> None:
     faults = faults_of_page(page, tmp_path, process, seconds=SECONDS_PER_PAGE)
     assert not faults, "\n".join(faults)
 
@@ -127,9 +125,7 @@ def test_a_good_page_passes(process: Warm, tmp_path: Path, page: str) -> None:
         ('print("x"', '1 / 0; print("x"', "line 7, in <module>"),
     ],
 )
-def test_a_wrong_page_fails(
-    process: Warm, tmp_path: Path, was: str, becomes: str, complaint: str
-) -> None:
+def test_a_wrong_page_fails(process, tmp_path, was, becomes, complaint) -> None:
     page = GOOD if was in GOOD else ALONE
     assert was in page
     seconds = 5.0 if "time.sleep" in becomes else 60.0
@@ -137,9 +133,7 @@ def test_a_wrong_page_fails(
     assert complaint in fault
 
 
-def test_pages_run_in_their_own_folder_and_without_settings(
-    process: Warm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_run_in_their_own_folder_and_without_settings(process, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("DING_LITE_LABELS", "learner")
     text = "```python\nimport os\nprint(sorted(os.listdir()), 'DING_LITE_LABELS' in os.environ)\n"
     text += "# prints: ['program.py'] False\n```\n"

@@ -99,9 +99,7 @@ def test_the_processor_time_before_ctrl_c_counts(tmp_path: Path, monkeypatch) ->
 
 
 @pytest.mark.procs
-def test_an_interrupted_run_is_resumed_and_its_result_is_on_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_is_resumed_and_its_result_is_on_the_page(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(command, "FOLDER", tmp_path / "runs")
     monkeypatch.setattr(page, "FOLDER", tmp_path / "docs")
     monkeypatch.setattr(page, "README", tmp_path / "README.md")

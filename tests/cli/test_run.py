@@ -94,9 +94,7 @@ def test_the_script_that_pip_installs_can_start_nodes(folder: Path) -> None:
     [(["--topology", "2-1,0-1"], {}), ([], {"DING_LITE_TOPOLOGY": "2-1,0-1"})],
     ids=["option", "variable"],
 )
-def test_edges_define_the_connections_and_labels_go_to_all_nodes(
-    folder: Path, words: list[str], environ: Any
-) -> None:
+def test_edges_define_the_connections_and_labels_go_to_all_nodes(folder, words, environ) -> None:
     words = ["--nodes", "3", *words, "--labels", "gpu,fast"]
     code, out, error = call(folder, "run", "program:neighbours", *words, **environ)
     assert (code, error) == (0, "")
@@ -171,9 +169,7 @@ def test_a_config_error_of_the_program_is_no_wrong_usage(typed: Typed, folder: P
     ("source", "ended"),
     [("def main(:\n", "SyntaxError"), ("1 / 0\n", "ZeroDivisionError: division by zero")],
 )
-def test_a_program_that_cannot_be_imported_shows_why(
-    typed: Typed, folder: Path, source: str, ended: str
-) -> None:
+def test_a_program_that_cannot_be_imported_shows_why(typed, folder, source, ended) -> None:
     (folder / "broken.py").write_text(source)
     for program in ("broken:main", "broken.py:main"):
         code, _, error = typed(folder, "run", program)

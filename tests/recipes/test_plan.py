@@ -232,9 +232,7 @@ def test_an_environment_without_a_threshold_has_no_target() -> None:
         ("sac", {"learning_rate": 0.1}, '"learning_rate". Did you mean "actor_lr"'),
     ],
 )
-def test_a_slip_in_the_settings_is_explained(
-    name: str, settings: dict[str, Any], message: str
-) -> None:
+def test_a_slip_in_the_settings_is_explained(name, settings, message) -> None:
     with pytest.raises(ConfigError) as caught:
         make_plan(name, "CartPole-v1" if name == "dqn" else "Pendulum-v1", settings, Choices())
     assert message in str(caught.value)
@@ -308,9 +306,7 @@ def test_atari_wraps_every_game_and_changes_only_what_is_learned_from() -> None:
         ({"num_envs": 5}, "`num_envs` is 5, and the vector environment has 2"),
     ],
 )
-def test_a_vector_that_has_been_made_takes_no_arguments_and_wrappers(
-    train: Any, more: dict[str, Any], message: str
-) -> None:
+def test_a_vector_that_has_been_made_takes_no_arguments_and_wrappers(train, more, message) -> None:
     vector = gymnasium.make_vec("CartPole-v1", num_envs=2)
     with pytest.raises(ConfigError, match=message):
         train("dqn", vector, **more)

@@ -130,9 +130,7 @@ def test_a_last_policy_that_is_better_than_the_best_evaluated_one_is_delivered(
     )
 
 
-def test_a_run_has_no_result_before_it_has_the_policy_that_this_is_of(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_has_no_result_before_it_has_the_policy_that_this_is_of(here, monkeypatch) -> None:
     def killed(_: Path) -> None:
         raise KeyboardInterrupt
 
@@ -193,9 +191,7 @@ def test_a_run_of_an_earlier_version_goes_on_with_the_defaults_of_what_it_did_no
     assert json.loads(file.read_text())["config"]["atari"] is False
 
 
-def test_what_comes_back_is_the_policy_of_the_best_evaluation(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_comes_back_is_the_policy_of_the_best_evaluation(monkeypatch) -> None:
     values = iter([1.0, 3.0, 2.0])
     module = import_module("ding_lite.middleware.evaluate")
     monkeypatch.setattr(module, "play", lambda *args, **more: Played(next(values), 8, 20))
@@ -262,9 +258,7 @@ def test_numbers_of_numpy_are_options_like_those_of_python() -> None:
     assert longer.numbers["env_steps"] == 128
 
 
-def test_the_current_folder_may_change_during_a_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_current_folder_may_change_during_a_run(tmp_path, capsys) -> None:
     def elsewhere(ctx: Any) -> None:
         (tmp_path / "elsewhere").mkdir(exist_ok=True)
         os.chdir(tmp_path / "elsewhere")
@@ -371,9 +365,7 @@ def test_a_run_says_how_to_have_more_evaluations_where_the_share_allows_few(
 
 
 @pytest.mark.parametrize(("length", "episodes"), [(100, 2), (300, 1)])
-def test_a_verdict_of_a_short_run_has_one_episode_beyond_its_share(
-    length: int, episodes: int
-) -> None:
+def test_a_verdict_of_a_short_run_has_one_episode_beyond_its_share(length, episodes) -> None:
     made: dict[str, Any] = {"env_args": {"length": length}, "max_env_steps": 2_000}
     numbers = ding_lite.train("dqn", Lasts, update_ratio=0.05, quiet=True, **made).numbers
     assert numbers["verdict_env_steps"] == length * episodes

@@ -31,9 +31,7 @@ def written(*words: str) -> Page:
     return Page.of("page.html")
 
 
-def test_seeds_are_one_curve_with_a_band_and_other_settings_another(
-    runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_seeds_are_one_curve_with_a_band_and_other_settings_another(runs, capsys) -> None:
     page = written(str(runs / "runs/dqn"), "--no-video")
     assert capsys.readouterr().out == "Written to page.html\n"
     assert {"dqn on CartPole-v1", "lr 0.003 (3 seeds)", "lr 0.25"} <= set(page.texts)
@@ -247,9 +245,7 @@ def test_the_state_of_a_run_is_told(runs: Path) -> None:
         (["r", "--out", "r/config.json/x"], "r/config.json cannot be made: it is there, and no"),
     ],
 )
-def test_what_makes_no_report_is_told_in_a_sentence(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_makes_no_report_is_told_in_a_sentence(words, message, capsys) -> None:
     for name in ("r", "damaged", "new"):
         leave(name)
     for name in ("empty", "foreign"):
@@ -262,9 +258,7 @@ def test_what_makes_no_report_is_told_in_a_sentence(
     assert message in capsys.readouterr().err
 
 
-def test_a_page_in_a_new_folder_of_the_run_in_this_one_names_the_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_page_in_a_new_folder_of_the_run_in_this_one_names_the_run(monkeypatch) -> None:
     leave("r")
     monkeypatch.chdir("r")
     assert main(["report", ".", "--no-video", "--out", "new/page.html"]) == 0
@@ -273,9 +267,7 @@ def test_a_page_in_a_new_folder_of_the_run_in_this_one_names_the_run(
     assert "." not in page.texts
 
 
-def test_a_page_for_which_there_is_no_room_leaves_nothing_behind(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_page_for_which_there_is_no_room_leaves_nothing_behind(capsys) -> None:
     leave("r")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))

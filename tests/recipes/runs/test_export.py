@@ -268,9 +268,7 @@ def test_states_come_in_and_go_out(make: Any, spec: EnvSpec, tmp_path: Path) -> 
         for spec in (CARTPOLE, SCREEN, ARM)
     ],
 )
-def test_actor_critics_return_action_parameters_and_values(
-    kind: Any, spec: EnvSpec, tmp_path: Path
-) -> None:
+def test_actor_critics_return_action_parameters_and_values(kind, spec, tmp_path) -> None:
     policy = kind(spec)
     session = onnxruntime.InferenceSession(str(export_policy(policy, tmp_path / "policy.onnx")))
     obs = observations(spec)
@@ -330,9 +328,7 @@ VECTOR, TREE = CARTPOLE.obs_space, Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,
         pytest.param(lambda spec: R2D2(spec, network=AddsUp), VECTOR, "torch", id="r2d2-own"),
     ],
 )
-def test_a_file_chooses_legal_actions_only(
-    make: Any, space: Any, form: str, tmp_path: Path
-) -> None:
+def test_a_file_chooses_legal_actions_only(make, space, form, tmp_path) -> None:
     spec = EnvSpec(env_id="x", obs_space=space, action_space=Discrete(4), has_action_mask=True)
     policy, rng = make(spec), np.random.default_rng(0)
     parts = rng.normal(size=(8, *spec.obs_shape)).astype(np.float32)
@@ -387,9 +383,7 @@ def test_the_mode_of_a_users_network_stays(tmp_path: Path) -> None:
     assert [layer.training for layer in layers] == [True, False, True, True, True]
 
 
-def test_a_file_that_is_there_stays_whole_if_the_disk_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_there_stays_whole_if_the_disk_is_full(tmp_path, monkeypatch) -> None:
     file = tmp_path / "policy.pt2"
     file.write_bytes(b"earlier")
 
@@ -435,9 +429,7 @@ BYTES_TOO = EnvSpec(
         ),
     ],
 )
-def test_what_cannot_be_exported_is_refused(
-    policy: Any, name: str, form: Any, message: str, tmp_path: Path
-) -> None:
+def test_what_cannot_be_exported_is_refused(policy, name, form, message, tmp_path) -> None:
     with pytest.raises(ConfigError, match=message):
         export_policy(policy, tmp_path / name, format=form)
     assert list(tmp_path.iterdir()) == []
@@ -463,9 +455,7 @@ def test_a_network_that_no_runtime_would_load_replaces_no_file(tmp_path: Path) -
     assert (tmp_path / "policy.onnx").read_text() == "old"
 
 
-def test_without_onnx_the_error_names_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_onnx_the_error_names_what_to_install(monkeypatch, tmp_path) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(MissingExtraError, match=re.escape(pip_line("export"))):
         export_policy(DQN(CARTPOLE), tmp_path / "policy.onnx")

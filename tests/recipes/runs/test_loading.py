@@ -82,9 +82,7 @@ def test_an_unknown_policy_is_named_in_the_error(tmp_path: Path) -> None:
     assert type(load_policy(tmp_path, policy=Hidden)) is Hidden
 
 
-def test_the_class_of_a_file_is_found_from_any_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_class_of_a_file_is_found_from_any_folder(tmp_path, monkeypatch) -> None:
     file = tmp_path / "elsewhere" / "in_a_file.py"
     file.parent.mkdir()
     file.write_text("from ding_lite.rl import DQN\nclass InAFile(DQN):\n    pass\n")
@@ -184,9 +182,7 @@ def test_the_folders_of_a_signed_run_cannot_be_changed(tmp_path: Path) -> None:
         {"class": "evil:Policy", "kind": "Policy"},
     ],
 )
-def test_a_crafted_checkpoint_imports_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, about: dict[str, object]
-) -> None:
+def test_a_crafted_checkpoint_imports_nothing(tmp_path, monkeypatch, about) -> None:
     with make_envs("CartPole-v1", 1) as envs:
         run_step(mw.checkpoint(DQN(envs.spec), tmp_path / "run", every=1))
     saved = load_checkpoint(tmp_path / "run")
@@ -210,9 +206,7 @@ def test_a_crafted_checkpoint_imports_nothing(
         *(("config", None), ("config", [1]), ("kind", None), ("kind", [1])),
     ],
 )
-def test_a_damaged_description_of_a_policy_is_refused(
-    tmp_path: Path, name: str, value: object
-) -> None:
+def test_a_damaged_description_of_a_policy_is_refused(tmp_path, name, value) -> None:
     with make_envs("CartPole-v1", 1) as envs:
         policy = DQN(envs.spec)
     for saved_as in (policy, {"agent": policy, "task": Task()}):

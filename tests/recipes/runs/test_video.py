@@ -178,9 +178,7 @@ def test_a_film_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["ffmpeg"]
 
 
-def test_ffmpeg_is_found_where_programs_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ffmpeg_is_found_where_programs_are(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     before = find_ffmpeg()
     assert before is None or "imageio" in before
