@@ -32,8 +32,6 @@ _MARK = "\x1e"
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block."""
-
     line: int
     """Of its first line of code, counted from 1."""
     language: str
@@ -126,7 +124,6 @@ def _faults_of_program(
 
 
 def broken_links(page: Path) -> Iterator[str]:
-    """Find the relative links and images of a page without a target."""
     text = _without_blocks(page.read_text())
     for match in _LINK.finditer(text):
         target = match["target"] or match["src"]

@@ -31,8 +31,6 @@ _FENCED = re.compile(r"^( *)(```+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 
 
 class Place(NamedTuple):
-    """A line that breaks a rule."""
-
     path: str
     line: int
     text: str

@@ -21,7 +21,6 @@ OPTIMIZERS = ("torch._dynamo", "torch.fx.experimental.symbolic_shapes")
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[Warm]:
-    """Return a process that starts programs quickly."""
     with warm([*PROGRAMS, *OPTIMIZERS]) as process:
         yield process
 
@@ -172,7 +171,6 @@ def test_blocks_know_their_line_and_program_keeps_it() -> None:
 
 
 def faults(process: Warm, folder: Path, text: str, *, seconds: float = 60.0) -> list[str]:
-    """Write a page, and a second one that it links to, and check it."""
     (folder / "page.md").write_text(text)
     (folder / "other.md").write_text("# Its title\n")
     (folder / "run").mkdir()

@@ -23,7 +23,6 @@ CHANGELOG = (
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """Make a repository with a version that may be released."""
     (tmp_path / "ding_lite").mkdir()
     (tmp_path / "ding_lite" / "version.py").write_text('__version__ = "0.2.0"\n')
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)

@@ -24,8 +24,6 @@ pytestmark = pytest.mark.deadline(300)
 
 
 class Refusal(NamedTuple):
-    """One line that mypy refuses."""
-
     file: str
     line: int
     code: str
@@ -43,7 +41,6 @@ e: int = "1"  # error: assignment: variable has type "int"
 
 @pytest.fixture(scope="module")
 def wrongly_marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a file with marks that differ from the errors of mypy."""
     file = tmp_path_factory.mktemp("marks") / "wrongly_marked.py"
     file.write_text(WRONG_MARKS)
     return file
@@ -70,7 +67,6 @@ def test_a_wrong_mark_is_caught(found: list[Refusal], wrongly_marked: Path) -> N
 
 
 def refusals(files: list[Path]) -> list[Refusal]:
-    """Run mypy on files and read its errors."""
     command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "setup.cfg")]
     command += ["--no-error-summary", "--no-pretty", *map(str, files)]
     output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

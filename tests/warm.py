@@ -75,8 +75,6 @@ _code: int | None = None
 
 
 class Output(NamedTuple):
-    """The result of a command line."""
-
     code: int | None
     """Its exit code, negative for a signal; None where it did not end in time."""
     out: str
@@ -232,7 +230,6 @@ class Warm:
         return Child(self, int(pid), open(reading))
 
     def ask(self, **asked: object) -> Any:
-        """Send a request to the process; return the answer."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -241,13 +238,11 @@ class Warm:
         return json.loads(stdout.readline())
 
     def close(self) -> None:
-        """End the process."""
         self._process.communicate()
 
 
 @contextmanager
 def warm(preload: Sequence[str]) -> Iterator[Warm]:
-    """Start the process, and end it."""
     process = Warm(preload)
     try:
         yield process

@@ -19,7 +19,6 @@ EVENT = ["evaluated", ["policy-7", 487.5, 12], {"version": 3, "note": "x" * 40, 
 
 
 def run() -> list[Row]:
-    """Measure a small event, then state dicts of three sizes."""
     torch.set_num_threads(1)
     rows = events()
     for name, nbytes, number in (

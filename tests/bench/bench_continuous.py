@@ -42,7 +42,6 @@ GOALS = {
 
 
 def run() -> list[Row]:
-    """Compare updates of two sizes of network, and reach the goal with each seed."""
     rows = []
     for name in TUTORIALS:
         rows += [update(name, batch_size, width) for batch_size, width in SIZES]

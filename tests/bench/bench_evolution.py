@@ -225,7 +225,6 @@ def per_agent(
 
 
 def generations() -> list[Row]:
-    """Measure a generation of six, and a copy of an agent."""
     population = Population.of(DQN, CARTPOLE, SEARCH, size=SIZE, config=CONFIG)
     tournament, mutation = Tournament(), Mutation(SEARCH)
 

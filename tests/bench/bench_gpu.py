@@ -66,7 +66,6 @@ MAX_UPDATE_RATIO, MAX_CAPTURED_RATIO = 1.0, 0.35
 
 
 def run() -> list[Row]:
-    """Compare formulas, then updates; nothing where there is no GPU."""
     if not torch.cuda.is_available():
         return []
     rows = [row for shape in SHAPES for row in formulas(shape)]
@@ -160,7 +159,6 @@ def beside_plain_torch(kind: str, batch_size: int, width: int, how: str) -> Row:
 
 
 def of_images(batch_size: int, how: str) -> Row:
-    """Hold an update of images, by the network of Atari players, against that of a tutorial."""
     images = torch.randint(256, (2, batch_size, 4, 84, 84), dtype=torch.uint8).cuda()
     batch = replace(batch_on_gpu(batch_size), obs=images[0], next_obs=images[1])
     plain = plain_dqn()
@@ -174,7 +172,6 @@ def of_images(batch_size: int, how: str) -> Row:
 
 
 def plain_dqn() -> Any:
-    """Make a tutorial's DQN of images."""
     plain: Any = PlainDQN(64, CONFIG)
     plain.net, plain.target = (Nature().cuda() for _ in range(2))
     plain.adam = torch.optim.Adam(plain.net.parameters(), lr=CONFIG.lr)
@@ -229,7 +226,6 @@ def beside_cpu(kind: str, batch_size: int, width: int) -> Row:
 
 
 def learns(kind: str, batch_size: int, width: int, *, device: str) -> Callable[[], object]:
-    """Make a policy's update, always from the same batch on the CPU."""
     make, config = KINDS[kind]
     hidden: dict[str, Any] = {"hidden": (width, width)}
     if kind in FROM_TRANSITIONS_OF_BOXES:
@@ -249,7 +245,6 @@ def batch_on_gpu(batch_size: int) -> Transitions:
 
 
 def square_rollout(batch_size: int) -> Rollout:
-    """Draw a rollout of as many envs as steps."""
     side = math.isqrt(batch_size)
     rollout: Rollout = draw_rollout(0, CARTPOLE, num_steps=side, num_envs=side, ends=0.0)
     return rollout

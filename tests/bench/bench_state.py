@@ -119,8 +119,6 @@ def state_of(megabytes: int) -> dict[str, np.ndarray]:
 
 
 class Readers:
-    """Knows what the other nodes have loaded."""
-
     def __init__(self, router: NodeRouter, count: int) -> None:
         self.count = count
         self._loaded = dict.fromkeys(range(1, self.count + 1), (0, 0.0))
@@ -148,8 +146,6 @@ class Readers:
 
 
 class Loader:
-    """Copies what arrives into arrays of its own."""
-
     def __init__(self, router: NodeRouter) -> None:
         self._router = router
         self._own: dict[str, np.ndarray] = {}
@@ -178,7 +174,6 @@ def be_a_reader(address: str, key_file: str, node_id: int, num_nodes: int) -> No
 
 @contextmanager
 def job(*, num_readers: int) -> Iterator[tuple[NodeRouter, Readers]]:
-    """Start a publisher here and its readers elsewhere."""
     code = "import sys; from tests.bench.bench_state import be_a_reader as run; "
     code += "run(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))"
     num_nodes = num_readers + 1

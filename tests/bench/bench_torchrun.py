@@ -62,7 +62,6 @@ if __name__ == "__main__":
 
 
 def run() -> list[Row]:
-    """Kill a rank of two and of four, ours and the plain program's in turn."""
     return [row for num_ranks in (2, 4) for row in of_ranks(num_ranks)]
 
 

@@ -165,7 +165,6 @@ def run(arm: str, seed: int, *, env: str, max_env_steps: int) -> dict[str, Any]:
 
 
 def breeding(arm: str, seed: int) -> tuple[Tournament, Mutation] | None:
-    """Return the tournament and the mutation of an arm; None where nothing changes."""
     if arm == "evolution":
         return Tournament(seed=seed), Mutation(SEARCH, seed=seed)
     if arm == "pbt":

@@ -37,7 +37,6 @@ def typed(process: Warm) -> Typed:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a user's folder, with a program in it."""
     (tmp_path / "program.py").write_text(PROGRAM)
     return tmp_path
 

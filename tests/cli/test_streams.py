@@ -19,7 +19,6 @@ PRINTING = ["--help", "train --help", "env", "plot r", "train dqn CartPole-v1 --
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder with two runs in it."""
     monkeypatch.chdir(tmp_path)
     leave("r/1")
     leave("r/2", seed=1)

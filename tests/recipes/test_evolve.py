@@ -258,8 +258,6 @@ class Own:
 
 
 class Bare(DQN):
-    """A policy without settings."""
-
     def __init__(self, spec: EnvSpec) -> None:
         super().__init__(spec)
         self.config: Any = None

@@ -35,7 +35,6 @@ def wrapped(env: Any) -> Any:
 
 @pytest.fixture
 def registering(tmp_path: Path) -> Iterator[str]:
-    """A file that registers an environment."""
     file = tmp_path / "registering_line.py"
     file.write_text(
         "import gymnasium\n"

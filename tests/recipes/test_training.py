@@ -528,8 +528,6 @@ class Net(torch.nn.Module):
 
 
 class Linear(TorchPolicy[TorchPolicyConfig]):
-    """A policy of one's own, likewise."""
-
     def build(self) -> None:
         self.net = Net(self.spec)
 

@@ -191,8 +191,6 @@ def test_the_server_of_the_page_answers_a_request(tmp_path: Path) -> None:
 
 
 class OfParts(nn.Module):
-    """Takes a tree."""
-
     def __init__(self) -> None:
         super().__init__()
         self.at, self.speed = nn.Linear(3, 4), nn.Linear(2, 4)
@@ -362,8 +360,6 @@ def test_a_file_chooses_legal_actions_only(make, space, form, tmp_path) -> None:
 
 
 class AddsUp(nn.Module):
-    """Values of four actions, with a state."""
-
     state_size = 4
 
     def __init__(self, _spec: EnvSpec) -> None:
