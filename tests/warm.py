@@ -139,7 +139,7 @@ class Warm:
         file_bytes: int | None = None,
         variables: Mapping[str, str] | None = None,
         closed: Sequence[int] = (),
-        out: str | None = None,
+        streams: Mapping[int, str] | None = None,
         disk: str | None = None,
     ) -> Output:
         """Run a command line in a child.
@@ -151,8 +151,7 @@ class Warm:
             file_bytes: How large a file may become.
             variables: Environment variables.
             closed: Standard streams that the child does not have.
-            out: A file that takes the place of standard output; `|` is a pipe without a
-                reader.
+            streams: Files in place of standard streams; `|` is a pipe without a reader.
             disk: The options of a file system that is mounted at the folder for this child alone.
         """
         printed = self.ask(
@@ -162,7 +161,7 @@ class Warm:
             file_bytes=file_bytes,
             variables={**(variables or {})},
             closed=[*closed],
-            out=out,
+            streams={**(streams or {})},
             disk=disk,
         )
         return Output(*printed)
@@ -435,8 +434,8 @@ def _be_the_command(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) ->
             limit = asked["file_bytes"]
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        os.dup2(_output(asked["out"], out), 1)
-        os.dup2(err.fileno(), 2)
+        for number, usual in ((1, out), (2, err)):
+            os.dup2(_output(asked["streams"].get(str(number)), usual), number)
         for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
             if number in asked["closed"]:
                 os.close(number)
@@ -447,6 +446,8 @@ def _be_the_command(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) ->
                 buffering = 1 if number == 2 else -1
                 encoding = asked["variables"].get("PYTHONIOENCODING", "utf-8")
                 stream = open(number, mode, buffering, encoding, errors, closefd=False)  # noqa: SIM115
+                if number == 1 and "PYTHONUNBUFFERED" in asked["variables"]:
+                    stream.reconfigure(write_through=True)
                 setattr(sys, name, stream)
         code = _run(asked["words"])
     finally:
