@@ -115,8 +115,6 @@ POLICIES: dict[str, Any] = {
 }
 SELDOM = ("dqn", "ddpg", "td3 of images")
 """Those that have nothing that others do not have; left to `make test-slow`."""
-OFTEN = ("sac",)
-"""Those of which each test run writes an ONNX file, which takes seconds; tests below write more."""
 SLOW = pytest.mark.slow
 ALONE = 'assert not any(name.startswith("ding_lite") for name in sys.modules)'
 
@@ -151,7 +149,7 @@ def check(policy: Any, obs: np.ndarray, found: np.ndarray) -> None:
     ("name", "form"),
     [
         *(pytest.param(name, "torch", marks=SLOW if name in SELDOM else ()) for name in POLICIES),
-        *(pytest.param(name, "onnx", marks=() if name in OFTEN else SLOW) for name in POLICIES),
+        *(pytest.param(name, "onnx", marks=SLOW) for name in POLICIES),  # it takes seconds
     ],
 )
 def test_a_file_computes_what_the_policy_does(name: str, form: str, tmp_path: Path) -> None:
