@@ -445,7 +445,7 @@ def _be_the_command(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) ->
                 errors = "backslashreplace" if number == 2 else "strict"
                 buffering = 1 if number == 2 else -1
                 encoding = asked["variables"].get("PYTHONIOENCODING", "utf-8")
-                stream = open(number, mode, buffering, encoding, errors, closefd=False)  # noqa: SIM115
+                stream: Any = open(number, mode, buffering, encoding, errors, closefd=False)  # noqa: SIM115
                 if number == 1 and "PYTHONUNBUFFERED" in asked["variables"]:
                     stream.reconfigure(write_through=True)
                 setattr(sys, name, stream)

@@ -14,28 +14,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from ding_lite import middleware as mw
-from ding_lite.evolution import (
-    Mutation,
-    Population,
-    Search,
-    Tournament,
-    integer,
-    log_uniform,
-)
+from ding_lite import middleware as mw, rl
+from ding_lite.evolution import Mutation, Population, Search, Tournament, integer, log_uniform
 from ding_lite.evolution.batched.dqn import DQNStack
 from ding_lite.evolution.batched.stacks import make_stack
-from ding_lite.rl import (
-    A2C,
-    DDPG,
-    DQN,
-    PPO,
-    SAC,
-    TD3,
-    DQNConfig,
-    ReplayBuffer,
-    SACConfig,
-)
 from ding_lite.rl.networks.modules import MemoryKind
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.testing import run_step
@@ -49,7 +31,7 @@ from tests.rl.rollouts import CARTPOLE, PENDULUM, draw_batch, draw_rollout
 
 SIZE = 6
 BATCH_SIZE = 128
-CONFIG = DQNConfig(hidden=(32, 32), batch_size=BATCH_SIZE, lr=1e-3, target_tau=1e-3, n_step=1)
+CONFIG = rl.DQNConfig(hidden=(32, 32), batch_size=BATCH_SIZE, lr=1e-3, target_tau=1e-3, n_step=1)
 SEARCH = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, BATCH_SIZE))
 MEMORIES: tuple[MemoryKind, ...] = ("gru", "lstm")
 MAX_UPDATE_RATIO = 0.35
@@ -60,27 +42,27 @@ MAX_CLONE_MS = 2.0
 
 def run() -> list[Row]:
     rows = updates()
-    for kind in (DDPG, TD3, SAC):
+    for kind in (rl.DDPG, rl.TD3, rl.SAC):
         config = replace(kind(PENDULUM).config, hidden=(32, 32), batch_size=BATCH_SIZE)
         rows += of_transitions(f"{kind.__name__}s, hidden 32x32", partial(kind, PENDULUM), config)
-    dqn = DQNConfig(batch_size=BATCH_SIZE, lr=1e-3, target_tau=1e-3, n_step=1)
-    own: Any = partial(DQN, CARTPOLE, network=lambda _: mlp(4, 2))
+    dqn = rl.DQNConfig(batch_size=BATCH_SIZE, lr=1e-3, target_tau=1e-3, n_step=1)
+    own: Any = partial(rl.DQN, CARTPOLE, network=lambda _: mlp(4, 2))
     rows += of_transitions("DQNs with modules of a user, 64x64", own, dqn, PlainDQN(64, dqn))
-    sac = SACConfig(batch_size=BATCH_SIZE)
-    own = partial(SAC, PENDULUM, actor=lambda _: mlp(3, 2), critic=lambda _: Joins(mlp(4, 1)))
-    plain = TutorialSAC(SAC(PENDULUM, sac), np.random.default_rng(0))
+    sac = rl.SACConfig(batch_size=BATCH_SIZE)
+    own = partial(rl.SAC, PENDULUM, actor=lambda _: mlp(3, 2), critic=lambda _: Joins(mlp(4, 1)))
+    plain = TutorialSAC(rl.SAC(PENDULUM, sac), np.random.default_rng(0))
     rows += of_transitions("SACs with modules of a user, 64x64", own, sac, plain)
     rows += generations()
-    for rollouts in (A2C, PPO):
+    for rollouts in (rl.A2C, rl.PPO):
         rows += [*from_rollouts(rollouts), *from_rollouts(rollouts, own=True)]
     for memory in MEMORIES:
-        rows += from_rollouts(A2C, memory=memory)
+        rows += from_rollouts(rl.A2C, memory=memory)
     return rows
 
 
 def updates() -> list[Row]:
-    population = Population.of(DQN, CARTPOLE, size=SIZE, config=CONFIG)
-    policies = [agent.policy for agent in population if isinstance(agent.policy, DQN)]
+    population = Population.of(rl.DQN, CARTPOLE, size=SIZE, config=CONFIG)
+    policies = [agent.policy for agent in population if isinstance(agent.policy, rl.DQN)]
     stack, plain = DQNStack(policies[0], SIZE), PlainDQN(32, CONFIG)
     one = draw_batch(0, spec=CARTPOLE, size=BATCH_SIZE)
     batch = draw_batch(0, spec=CARTPOLE, size=BATCH_SIZE * SIZE)
@@ -88,7 +70,7 @@ def updates() -> list[Row]:
     def together(each: int) -> None:
         stack.learn(policies, [BATCH_SIZE] * SIZE, [each] * SIZE, lambda count: batch)
 
-    replay = ReplayBuffer(CARTPOLE, capacity=10_000)
+    replay = rl.ReplayBuffer(CARTPOLE, capacity=10_000)
     for _ in range(70):
         replay.add(one)
     step = mw.for_each(population, lambda agent: [mw.train(agent, replay, updates=16)])
@@ -110,7 +92,7 @@ def updates() -> list[Row]:
 
 
 def from_rollouts(
-    kind: Callable[..., A2C | PPO], *, own: bool = False, memory: MemoryKind | None = None
+    kind: Callable[..., rl.A2C | rl.PPO], *, own: bool = False, memory: MemoryKind | None = None
 ) -> list[Row]:
     class Network(nn.Module):
         def __init__(self, _: EnvSpec) -> None:
@@ -135,7 +117,7 @@ def from_rollouts(
         for policy, its in zip(policies, rollouts, strict=True):
             policy.learn(its)
 
-    tutorial = (TutorialPPO if isinstance(policies[0], PPO) else TutorialA2C)(64)
+    tutorial = (TutorialPPO if isinstance(policies[0], rl.PPO) else TutorialA2C)(64)
 
     def plainly() -> None:
         for rollout in drawn:
@@ -225,7 +207,7 @@ def per_agent(
 
 
 def generations() -> list[Row]:
-    population = Population.of(DQN, CARTPOLE, SEARCH, size=SIZE, config=CONFIG)
+    population = Population.of(rl.DQN, CARTPOLE, SEARCH, size=SIZE, config=CONFIG)
     tournament, mutation = Tournament(), Mutation(SEARCH)
 
     def evolve() -> None:

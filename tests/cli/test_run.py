@@ -48,7 +48,7 @@ def test_roles_say_how_many_nodes_there_are(folder: Path) -> None:
 
 
 def test_roles_and_edges_of_the_environment_count_as_well(folder: Path) -> None:
-    given = {"DING_LITE_ROLES": "a,b,c", "DING_LITE_TOPOLOGY": "2-1,0-1"}
+    given: Any = {"DING_LITE_ROLES": "a,b,c", "DING_LITE_TOPOLOGY": "2-1,0-1"}
     code, out, error = call(folder, "run", "program:neighbours", **given)
     assert (code, error) == (0, "")
     for node, role in enumerate("abc"):

@@ -339,10 +339,7 @@ def test_by_default_evaluations_stay_within_a_tenth_of_the_env_steps() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (
-            {"eval_share": 0.1, "eval_every": 1_000},
-            "There were no evaluations before the verdict, as",
-        ),
+        ({"eval_share": 0.1, "eval_every": 1_000}, "There were no evaluations before the verdict"),
         ({"eval_share": 9.0, "eval_every": 500, "eval_episodes": 1}, ""),
         ({"target": -1e6, "target_margin": 2e6}, ""),
     ],
