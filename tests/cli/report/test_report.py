@@ -164,36 +164,34 @@ def test_a_run_without_evaluations_or_with_half_a_line_has_a_page(runs: Path) ->
     assert "none yet" in page.texts
 
 
-def test_one_evaluation_and_a_verdict_of_one_episode_are_no_plurals() -> None:
-    leave("r", rows=3)
-    Path("r/result.json").write_text('{"eval_return": 3.0, "eval_episodes": 1}')
-    page = written("r", "--no-video")
-    assert {"1 evaluation", "3 in 1 episode"} <= set(page.texts)
+TRAINING = "* of training episodes, which explore, as the run has no evaluation"
 
 
-def test_returns_of_training_are_marked_as_those_of_evaluations_are_not() -> None:
-    leave("r/1", rows=1)
-    page = written("r", "--no-video")
-    assert page.texts.count("5*") == 2
-    assert "* of training episodes, which explore, as the run has no evaluation" in page.texts
-    leave("evaluated")
-    assert not any("*" in text for text in written("evaluated", "--no-video").texts)
+@pytest.mark.parametrize(
+    ("rows", "result", "told"),
+    [
+        (3, '{"eval_return": 3.0, "eval_episodes": 1}', {"1 evaluation", "3 in 1 episode"}),
+        (1, None, {"5*", TRAINING}),
+        (4, None, {"4.0 s", "none yet"}),
+        (4, '{"eval_return": 3.0, "eval_episodes": 1, "wall_s": 116.51}', {"116.5 s"}),
+    ],
+    ids=["no plurals", "of training", "under way", "whole time"],
+)
+def test_the_numbers_of_a_run_are_told_with_what_they_are_of(rows, result, told) -> None:
+    leave("r", rows=rows)
+    if result:
+        Path("r/result.json").write_text(result)
+    texts = written("r", "--no-video").texts
+    assert told <= {*texts}
+    assert any("*" in text for text in texts) == (TRAINING in told)
 
 
 def test_a_run_without_a_description_has_no_final_evaluation_to_wait_for() -> None:
     leave("r")
-    assert "none yet" in written("r", "--no-video").texts
     Path("r/config.json").unlink()
     texts = written("r", "--no-video").texts
     assert {"unknown", "none"} <= set(texts)
     assert "none yet" not in texts
-
-
-def test_the_time_in_the_results_is_that_of_the_whole_run() -> None:
-    leave("r")
-    assert "4.0 s" in written("r", "--no-video").texts
-    Path("r/result.json").write_text('{"eval_return": 3.0, "eval_episodes": 1, "wall_s": 116.51}')
-    assert "116.5 s" in written("r", "--no-video").texts
 
 
 def test_nodes_have_a_state_only_while_the_run_goes_on() -> None:
