@@ -25,7 +25,11 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave empty files in place of pictures, which take longer than small runs."""
-    monkeypatch.setattr(curve, "_draw_curve", lambda path, *_, **__: path.touch())
+    leave_pictures_empty(monkeypatch)
+
+
+def leave_pictures_empty(patch: pytest.MonkeyPatch) -> None:
+    """Make empty files in place of pictures of runs, which take longer than small runs."""
+    patch.setattr(curve, "_draw_curve", lambda path, *_, **__: path.touch())
     for picture in ("fitness", "family", "hyperparameters"):
-        monkeypatch.setattr(evolution, f"_draw_{picture}", lambda _, path, **__: path.touch())
+        patch.setattr(evolution, f"_draw_{picture}", lambda _, path, **__: path.touch())

@@ -298,7 +298,7 @@ def test_an_axis_has_a_few_round_numbers(low: float, high: float) -> None:
 def test_nodes_and_their_messages_are_recorded_and_drawn(process: Warm, tmp_path: Path) -> None:
     example = ROOT / "examples" / "impala_cartpole.py"
     words = ["--max-env-steps", "6000", "--target", "1000", "--out", "here"]
-    message = process.run(example, *words, seconds=100.0, folder=tmp_path)
+    message = process.run(example, *words, seconds=100.0, folder=tmp_path, finalize=False)
     assert message.code == 0, message.err
     page = written("here", "--no-video")
     assert "Nodes and their messages" in page.texts
