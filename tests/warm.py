@@ -15,6 +15,7 @@ import ctypes
 import fcntl
 import gc
 import importlib
+import io
 import json
 import multiprocessing
 import os
@@ -445,9 +446,12 @@ def _be_the_command(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) ->
                 errors = "backslashreplace" if number == 2 else "strict"
                 buffering = 1 if number == 2 else -1
                 encoding = asked["variables"].get("PYTHONIOENCODING", "utf-8")
-                stream: Any = open(number, mode, buffering, encoding, errors, closefd=False)  # noqa: SIM115
+                stream: IO[str]
                 if number == 1 and "PYTHONUNBUFFERED" in asked["variables"]:
-                    stream.reconfigure(write_through=True)
+                    raw = io.FileIO(1, "w", closefd=False)
+                    stream = io.TextIOWrapper(raw, encoding, errors, write_through=True)
+                else:
+                    stream = open(number, mode, buffering, encoding, errors, closefd=False)  # noqa: SIM115
                 setattr(sys, name, stream)
         code = _run(asked["words"])
     finally:

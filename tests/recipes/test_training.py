@@ -662,7 +662,7 @@ def test_a_policy_with_memory_learns_from_sequences_and_goes_on(tmp_path: Path) 
 
 def test_a_damaged_best_policy_is_found_before_the_run_goes_on(here: Path) -> None:
     result = (here / "result.json").read_text()
-    [tensors] = (here / "best").glob("tensors-*")
+    [tensors] = (here / "best_evaluated").glob("tensors-*")
     tensors.write_bytes(tensors.read_bytes()[:10])
     with pytest.raises(CheckpointError, match=r"damaged.*To go on without it, delete .*best"):
         train(**{**EVALUATED, "max_env_steps": 200}, out=here, resume=True)

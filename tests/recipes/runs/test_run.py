@@ -429,6 +429,12 @@ def test_other_versions_are_reported(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert " instead of 1.0: what it learns may not be the same to the last bit." in message
 
 
+def test_the_running_time_counts_from_the_first_beginning(tmp_path: Path) -> None:
+    with Run("mine", options(out=tmp_path)) as run:
+        run.metrics.write_text('{"step": 1, "wall_s": 90.0}\n')
+        assert run.judge(make_policy())["wall_s"] == 90.0
+
+
 def test_a_verdict_is_whole_where_the_last_evaluation_has_reached_a_target_of_zero(capsys) -> None:
     env = EnvMaker.of("MountainCar-v0", args={"max_episode_steps": 501})
     with make_envs(env, 1) as envs:

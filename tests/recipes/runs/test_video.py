@@ -125,8 +125,9 @@ def fake_ffmpeg(folder: Path, body: str) -> str:
     return str(program)
 
 
-def test_ffmpeg_gets_every_picture_whole(tmp_path: Path) -> None:
+def test_ffmpeg_gets_every_picture_whole_and_writes_to_no_file_of_a_link(tmp_path) -> None:
     ffmpeg = fake_ffmpeg(tmp_path, 'for last; do :; done; cat > "$last"; echo "$@" > "$last.said"')
+    (tmp_path / ".a.mp4.unfinished.mp4").symlink_to(tmp_path / "own")
     path = tmp_path / "a.mp4"
     film = video.Mp4Writer(path, fps=50.0, ffmpeg=ffmpeg)
     given = list(pictures(5))
@@ -134,19 +135,9 @@ def test_ffmpeg_gets_every_picture_whole(tmp_path: Path) -> None:
         film.add(picture)
     film.finish()
     assert path.read_bytes() == b"".join(picture.tobytes() for picture in given)
-    [said] = tmp_path.glob(".a.unfinished-*.mp4.said")
-    message = said.read_text()
-    assert "-pix_fmt rgb24 -s 41x30 -r 50 -i -" in message
-
-
-def test_ffmpeg_writes_to_no_file_that_a_link_leads_to(tmp_path: Path) -> None:
-    ffmpeg = fake_ffmpeg(tmp_path, 'for last; do :; done; cat > "$last"')
-    (tmp_path / ".a.mp4.unfinished.mp4").symlink_to(tmp_path / "own")
-    film = video.Mp4Writer(tmp_path / "a.mp4", fps=50.0, ffmpeg=ffmpeg)
-    film.add(next(pictures(1)))
-    film.finish()
-    assert (tmp_path / "a.mp4").is_file()
     assert not (tmp_path / "own").exists()
+    [said] = tmp_path.glob(".a.unfinished-*.mp4.said")
+    assert "-pix_fmt rgb24 -s 41x30 -r 50 -i -" in said.read_text()
 
 
 def test_an_error_of_ffmpeg_is_reported(tmp_path: Path) -> None:
