@@ -351,7 +351,7 @@ def _be_the_script(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) -> 
 
 
 def _leave() -> None:
-    """End a child whose exit code is known."""
+    """End a child with an exit code that is known."""
     if _code is not None:
         sys.stdout.flush()
         sys.stderr.flush()
