@@ -104,8 +104,6 @@ _MUTATORS = {
 
 
 class Fault(NamedTuple):
-    """A violation of a rule."""
-
     path: str
     line: int
     what: str
@@ -131,8 +129,6 @@ class Import:
 
 @dataclass
 class Module:
-    """One parsed file of the package."""
-
     path: str
     source: str
     tree: ast.Module = field(init=False)
@@ -142,7 +138,6 @@ class Module:
 
     @cached_property
     def name(self) -> str:
-        """The dotted name, `ding_lite.runtime` for `runtime/__init__.py`."""
         parts = [PACKAGE, *self.path.removesuffix(".py").split("/")]
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -157,7 +152,6 @@ class Module:
 
     @cached_property
     def imports(self) -> list[Import]:
-        """All imports, including those inside functions."""
         return list(_imports(self))
 
     @cached_property
@@ -413,7 +407,6 @@ def _ours(house: House) -> Iterator[tuple[Module, Import]]:
 
 
 def _room(name: str) -> str:
-    """Return the sub-package, or module, of a layer that contains a dotted name."""
     return name.split(".")[2] if name.count(".") >= 2 else ""
 
 

@@ -32,8 +32,6 @@ _MARK = "\x1e"
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block."""
-
     line: int
     """Of its first line of code, counted from 1."""
     language: str
@@ -114,7 +112,7 @@ def _faults_of_program(
 ) -> Iterator[str]:
     script = folder / "program.py"  # a name of its own could hide a package that it is about
     script.write_text(program(running))
-    said = process.run(script, seconds=seconds)
+    said = process.run(script, seconds=seconds, finalize=False)
     if said.code is None:
         yield f"{page.name}: still running after {seconds:g} s"
         return
@@ -126,7 +124,6 @@ def _faults_of_program(
 
 
 def broken_links(page: Path) -> Iterator[str]:
-    """Find the relative links and images of a page without a target."""
     text = _without_blocks(page.read_text())
     for match in _LINK.finditer(text):
         target = match["target"] or match["src"]

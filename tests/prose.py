@@ -34,8 +34,6 @@ _FENCED = re.compile(r"^( *)(```+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 
 
 class Place(NamedTuple):
-    """A line that breaks a rule."""
-
     path: str
     line: int
     text: str

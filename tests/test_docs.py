@@ -15,20 +15,19 @@ from tests.warm import PROGRAMS, Warm, warm
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SECONDS_PER_PAGE = 120.0
+OPTIMIZERS = ("torch._dynamo", "torch.fx.experimental.symbolic_shapes")
+"""What PyTorch imports for an optimizer of a page, in a second."""
 
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[Warm]:
-    """Return a process that starts programs quickly."""
-    with warm(PROGRAMS) as process:
+    with warm([*PROGRAMS, *OPTIMIZERS]) as process:
         yield process
 
 
 @pytest.mark.deadline(SECONDS_PER_PAGE)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_the_programs_and_links_of_a_page_are_right(
-    process: Warm, page: Path, tmp_path: Path
-) -> None:
+def test_the_programs_and_links_of_a_page_are_right(process, page, tmp_path) -> None:
     faults = faults_of_page(page, tmp_path, process, seconds=SECONDS_PER_PAGE)
     assert not faults, "\n".join(faults)
 
@@ -125,9 +124,7 @@ def test_a_good_page_passes(process: Warm, tmp_path: Path, page: str) -> None:
         ('print("x"', '1 / 0; print("x"', "line 7, in <module>"),
     ],
 )
-def test_a_wrong_page_fails(
-    process: Warm, tmp_path: Path, was: str, becomes: str, complaint: str
-) -> None:
+def test_a_wrong_page_fails(process, tmp_path, was, becomes, complaint) -> None:
     page = GOOD if was in GOOD else ALONE
     assert was in page
     seconds = 5.0 if "time.sleep" in becomes else 60.0
@@ -135,9 +132,7 @@ def test_a_wrong_page_fails(
     assert complaint in fault
 
 
-def test_pages_run_in_their_own_folder_and_without_settings(
-    process: Warm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_run_in_their_own_folder_and_without_settings(process, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("DING_LITE_LABELS", "learner")
     text = "```python\nimport os\nprint(sorted(os.listdir()), 'DING_LITE_LABELS' in os.environ)\n"
     text += "# prints: ['program.py'] False\n```\n"
@@ -176,7 +171,6 @@ def test_blocks_know_their_line_and_program_keeps_it() -> None:
 
 
 def faults(process: Warm, folder: Path, text: str, *, seconds: float = 60.0) -> list[str]:
-    """Write a page, and a second one that it links to, and check it."""
     (folder / "page.md").write_text(text)
     (folder / "other.md").write_text("# Its title\n")
     (folder / "run").mkdir()

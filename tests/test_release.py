@@ -23,7 +23,6 @@ CHANGELOG = (
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """Make a repository with a version that may be released."""
     (tmp_path / "ding_lite").mkdir()
     (tmp_path / "ding_lite" / "version.py").write_text('__version__ = "0.2.0"\n')
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
@@ -59,9 +58,7 @@ def test_a_tree_with_changes_is_refused(clone: Path, file: str) -> None:
         CHANGELOG.replace("- A change.\n", ""),
     ],
 )
-def test_a_version_without_a_section_in_the_changelog_is_refused(
-    clone: Path, changelog: str
-) -> None:
+def test_a_version_without_a_section_in_the_changelog_is_refused(clone, changelog) -> None:
     (clone / "CHANGELOG.md").write_text(changelog)
     commit(clone)
     (refusal,) = refusals(clone)
@@ -91,9 +88,7 @@ def test_the_source_distribution_has_no_file_that_needs_the_tests() -> None:
     assert {"Makefile", "mkdocs.yml"} & included == set()
 
 
-def test_a_refused_release_builds_nothing(
-    clone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refused_release_builds_nothing(clone, monkeypatch, capsys) -> None:
     (clone / "new.py").touch()
     monkeypatch.setattr(sys, "argv", ["release", "--tag"])
     assert release.main(clone) == 1
@@ -103,9 +98,7 @@ def test_a_refused_release_builds_nothing(
 
 
 @pytest.mark.parametrize(("words", "tags"), [([], ""), (["--tag"], "v0.2.0")])
-def test_a_release_is_tagged_on_request(
-    clone: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], tags: str
-) -> None:
+def test_a_release_is_tagged_on_request(clone, monkeypatch, words, tags) -> None:
     monkeypatch.setattr(sys, "argv", ["release", *words])
     monkeypatch.setattr(release, "build", lambda root: [root / "dist" / "ding_lite-0.2.0.tar.gz"])
     assert release.main(clone) == 0

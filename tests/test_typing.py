@@ -24,8 +24,6 @@ pytestmark = pytest.mark.deadline(300)
 
 
 class Refusal(NamedTuple):
-    """One line that mypy refuses."""
-
     file: str
     line: int
     code: str
@@ -43,7 +41,6 @@ e: int = "1"  # error: assignment: variable has type "int"
 
 @pytest.fixture(scope="module")
 def wrongly_marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a file with marks that differ from the errors of mypy."""
     file = tmp_path_factory.mktemp("marks") / "wrongly_marked.py"
     file.write_text(WRONG_MARKS)
     return file

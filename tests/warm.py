@@ -9,11 +9,13 @@ Requests and answers are JSON objects, one in each line, on standard input and o
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import ctypes
 import fcntl
 import gc
 import importlib
+import io
 import json
 import multiprocessing
 import os
@@ -63,18 +65,17 @@ NODES = (
 """The modules of programs that import no torch, which makes a fork three times as expensive."""
 PROGRAMS = (
     *("ding_lite.distributed", "ding_lite.evolution", "ding_lite.middleware", "ding_lite.recipes"),
-    *("ding_lite.testing", "matplotlib.backends.backend_agg"),
+    *("ding_lite.testing", "matplotlib.backends.backend_agg", "matplotlib.figure"),
     "tensorboard.summary.writer.event_file_writer",
 )
 """The modules of programs that learn."""
 
-
 _stand_in = ""
+_code: int | None = None
+"""The exit code of a child that does not take Python apart at its end."""
 
 
 class Output(NamedTuple):
-    """The result of a command line."""
-
     code: int | None
     """Its exit code, negative for a signal; None where it did not end in time."""
     out: str
@@ -139,7 +140,7 @@ class Warm:
         file_bytes: int | None = None,
         variables: Mapping[str, str] | None = None,
         closed: Sequence[int] = (),
-        out: str | None = None,
+        streams: Mapping[int, str] | None = None,
         disk: str | None = None,
     ) -> Output:
         """Run a command line in a child.
@@ -151,8 +152,7 @@ class Warm:
             file_bytes: How large a file may become.
             variables: Environment variables.
             closed: Standard streams that the child does not have.
-            out: A file that takes the place of standard output; `|` is a pipe without a
-                reader.
+            streams: Files in place of standard streams; `|` is a pipe without a reader.
             disk: The options of a file system that is mounted at the folder for this child alone.
         """
         printed = self.ask(
@@ -162,7 +162,7 @@ class Warm:
             file_bytes=file_bytes,
             variables={**(variables or {})},
             closed=[*closed],
-            out=out,
+            streams={**(streams or {})},
             disk=disk,
         )
         return Output(*printed)
@@ -174,6 +174,7 @@ class Warm:
         seconds: float,
         folder: Path | None = None,
         strict: bool = False,
+        finalize: bool = True,
         variables: Mapping[str, str] | None = None,
     ) -> Output:
         """Run a script in a child, until the child and its exit handlers end.
@@ -184,6 +185,8 @@ class Warm:
             seconds: After which it is killed, and counts as hanging.
             folder: Where it runs; by default in its own folder.
             strict: Whether a warning is an error.
+            finalize: Whether Python then destroys all objects and modules, which takes longer
+                than a small program.
             variables: Environment variables.
         """
         printed = self.ask(
@@ -192,6 +195,7 @@ class Warm:
             folder=str(folder or script.parent),
             seconds=seconds,
             strict=strict,
+            finalize=finalize,
             variables={**(variables or {})},
         )
         return Output(*printed)
@@ -226,7 +230,6 @@ class Warm:
         return Child(self, int(pid), open(reading))
 
     def ask(self, **asked: object) -> Any:
-        """Send a request to the process; return the answer."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -235,13 +238,11 @@ class Warm:
         return json.loads(stdout.readline())
 
     def close(self) -> None:
-        """End the process."""
         self._process.communicate()
 
 
 @contextmanager
 def warm(preload: Sequence[str]) -> Iterator[Warm]:
-    """Start the process, and end it."""
     process = Warm(preload)
     try:
         yield process
@@ -252,6 +253,7 @@ def warm(preload: Sequence[str]) -> Iterator[Warm]:
 def serve() -> None:
     """Answer requests until standard input ends."""
     global _stand_in
+    atexit.register(_leave)  # before all others, so that it comes after them
     gc.disable()
     for name in sys.argv[1:]:
         importlib.import_module(name)
@@ -322,6 +324,7 @@ def _enter(machine: int) -> None:
 
 def _be_the_script(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) -> NoReturn:
     """Do what `python SCRIPT` does, and exit as Python does."""
+    global _code
     script = Path(asked["script"])
     os.environ.update(asked["variables"], PYTHONPATH=str(ROOT), MPLBACKEND="Agg")
     tempfile.tempdir = None  # or what it was in the process that has forked this one
@@ -337,8 +340,22 @@ def _be_the_script(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) -> 
     main = ModuleType("__main__")
     main.__dict__.update(__file__=str(script), __builtins__=builtins)
     sys.modules["__main__"] = main
-    exec(compile(script.read_text(), str(script), "exec"), main.__dict__)
-    sys.exit()
+    try:
+        exec(compile(script.read_text(), str(script), "exec"), main.__dict__)
+        sys.exit()
+    except (SystemExit, Exception) as end:
+        if not asked.get("finalize", True):
+            code = end.code if isinstance(end, SystemExit) else 1
+            _code = code if isinstance(code, int) else int(code is not None)
+        raise
+
+
+def _leave() -> None:
+    """End a child with an exit code that is known."""
+    if _code is not None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_code)
 
 
 def _be_strict() -> None:
@@ -418,8 +435,8 @@ def _be_the_command(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) ->
             limit = asked["file_bytes"]
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        os.dup2(_output(asked["out"], out), 1)
-        os.dup2(err.fileno(), 2)
+        for number, usual in ((1, out), (2, err)):
+            os.dup2(_output(asked["streams"].get(str(number)), usual), number)
         for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
             if number in asked["closed"]:
                 os.close(number)
@@ -429,7 +446,12 @@ def _be_the_command(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) ->
                 errors = "backslashreplace" if number == 2 else "strict"
                 buffering = 1 if number == 2 else -1
                 encoding = asked["variables"].get("PYTHONIOENCODING", "utf-8")
-                stream = open(number, mode, buffering, encoding, errors, closefd=False)  # noqa: SIM115
+                stream: IO[str]
+                if number == 1 and "PYTHONUNBUFFERED" in asked["variables"]:
+                    raw = io.FileIO(1, "w", closefd=False)
+                    stream = io.TextIOWrapper(raw, encoding, errors, write_through=True)
+                else:
+                    stream = open(number, mode, buffering, encoding, errors, closefd=False)  # noqa: SIM115
                 setattr(sys, name, stream)
         code = _run(asked["words"])
     finally:

@@ -87,7 +87,6 @@ def run_benchmarks(names: list[str], folder: Path | None = None) -> int:
 
 
 def measure_in_new_process(name: str) -> dict[str, Row] | None:
-    """Return the rows of one file, or None if it failed (its traceback is on the terminal)."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows.json"
         command = [sys.executable, "-m", "tests.bench", "measure", name, str(out)]

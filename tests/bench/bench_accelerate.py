@@ -18,14 +18,7 @@ import time
 
 from ding_lite import Task, middleware as mw
 from ding_lite.distributed import Processes
-from ding_lite.evolution import (
-    Agent,
-    Mutation,
-    Population,
-    Search,
-    Tournament,
-    log_uniform,
-)
+from ding_lite.evolution import Agent, Mutation, Population, Search, Tournament, log_uniform
 from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, make_envs
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.testing import run_step
@@ -46,7 +39,6 @@ def run() -> list[Row]:
 
 
 def sampling() -> Row:
-    """Compare a sample through the prepared loader with a direct one."""
     envs = make_envs("CartPole-v1", 16, seed=0)
     replay = ReplayBuffer(envs.spec, capacity=10_000)
     run_step(mw.random_warmup(envs, replay, steps=10_000))
@@ -62,7 +54,6 @@ def sampling() -> Row:
 
 
 def two_processes() -> list[Row]:
-    """Compare the time of an env step of two processes with that of one, and of two jobs."""
     one, two, side_by_side = [], [], []
     for _ in range(LAUNCHES):
         one += seconds_of_an_env_step(1)
@@ -101,7 +92,6 @@ def seconds_of_an_env_step(num_processes: int, *, num_jobs: int = 1) -> list[tup
 
 
 def main() -> None:
-    """Be one of the processes of the job."""
     processes = Processes()
     envs = make_envs("CartPole-v1", 16, seed=processes.seed(0))
     eval_envs = make_envs(

@@ -11,7 +11,6 @@ from tests.bench.harness import ROOT, Row, measure
 
 
 def run() -> list[Row]:
-    """Ask for help, many times, and look at the machine, a few times."""
     start_to_end = partial(measure, unit="s", clock="wall")
     looks = partial(call, "doctor")
     return [
@@ -23,7 +22,6 @@ def run() -> list[Row]:
 
 
 def call(word: str) -> None:
-    """Start a process that does what the word says."""
     subprocess.run(
         [sys.executable, "-m", "ding_lite", word],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -15,15 +15,10 @@ from tests.bench.harness import Row, compare
 
 NUM_TENSORS = 20
 BATCH = 100
-EVENT = [
-    "evaluated",
-    ["policy-7", 487.5, 12],
-    {"version": 3, "note": "x" * 40, "step": 120_394},
-]
+EVENT = ["evaluated", ["policy-7", 487.5, 12], {"version": 3, "note": "x" * 40, "step": 120_394}]
 
 
 def run() -> list[Row]:
-    """Measure a small event, then state dicts of three sizes."""
     torch.set_num_threads(1)
     rows = events()
     for name, nbytes, number in (

@@ -70,8 +70,6 @@ def run() -> list[Row]:
 
 
 class PlainDQN:
-    """Double DQN in plain torch."""
-
     def __init__(self, width: int, config: DQNConfig) -> None:
         self.config = config
         self.net = make_mlp((4, width, width, 2))

@@ -1,50 +1,25 @@
-"""The cost of a population: a learning step an agent, a generation, a copy, and the seed's job.
+"""The cost of a population: a learning step an agent, a generation, and a copy.
 
-The baseline of a learning step is one agent in plain torch, as a tutorial writes it. The seed's
-job is DQN on LunarLander-v3 with 4 agents, 16 environments and one update for each env step;
-AgileRL 2.9.1 takes 2,747 us of CPU time for an env step of it, evaluation included.
+The baseline of a learning step is one agent in plain torch, as a tutorial writes it.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from ding_lite import Task, middleware as mw
-from ding_lite.evolution import (
-    Agent,
-    Mutation,
-    Population,
-    Search,
-    Tournament,
-    integer,
-    log_uniform,
-)
+from ding_lite import middleware as mw, rl
+from ding_lite.evolution import Mutation, Population, Search, Tournament, integer, log_uniform
 from ding_lite.evolution.batched.dqn import DQNStack
 from ding_lite.evolution.batched.stacks import make_stack
-from ding_lite.rl import (
-    A2C,
-    DDPG,
-    DQN,
-    PPO,
-    SAC,
-    TD3,
-    DQNConfig,
-    ReplayBuffer,
-    SACConfig,
-    make_envs,
-)
 from ding_lite.rl.networks.modules import MemoryKind
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.runtime.middleware import Middleware
 from ding_lite.testing import run_step
 from tests.bench.bench_dqn_update import PlainDQN
 from tests.bench.continuous_peers import TutorialSAC
@@ -56,34 +31,38 @@ from tests.rl.rollouts import CARTPOLE, PENDULUM, draw_batch, draw_rollout
 
 SIZE = 6
 BATCH_SIZE = 128
-TURN, TURNS = 160, 16
-CONFIG = DQNConfig(hidden=(32, 32), batch_size=BATCH_SIZE, lr=1e-3, target_tau=1e-3, n_step=1)
+CONFIG = rl.DQNConfig(hidden=(32, 32), batch_size=BATCH_SIZE, lr=1e-3, target_tau=1e-3, n_step=1)
 SEARCH = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, BATCH_SIZE))
 MEMORIES: tuple[MemoryKind, ...] = ("gru", "lstm")
 MAX_UPDATE_RATIO = 0.35
 MAX_MODULE_RATIO = 0.4
 MAX_GENERATION_MS = 15.0
 MAX_CLONE_MS = 2.0
-AGILERL_ENV_STEP_US = 2_747.0
 
 
 def run() -> list[Row]:
     rows = updates()
-    for kind in (DDPG, TD3, SAC):
-        rows += actors_and_critics(kind)
-    rows += [*modules(), *own_actors_and_critics(), *generations()]
-    for rollouts in (A2C, PPO):
+    for kind in (rl.DDPG, rl.TD3, rl.SAC):
+        config = replace(kind(PENDULUM).config, hidden=(32, 32), batch_size=BATCH_SIZE)
+        rows += of_transitions(f"{kind.__name__}s, hidden 32x32", partial(kind, PENDULUM), config)
+    dqn = rl.DQNConfig(batch_size=BATCH_SIZE, lr=1e-3, target_tau=1e-3, n_step=1)
+    own: Any = partial(rl.DQN, CARTPOLE, network=lambda _: mlp(4, 2))
+    rows += of_transitions("DQNs with modules of a user, 64x64", own, dqn, PlainDQN(64, dqn))
+    sac = rl.SACConfig(batch_size=BATCH_SIZE)
+    own = partial(rl.SAC, PENDULUM, actor=lambda _: mlp(3, 2), critic=lambda _: Joins(mlp(4, 1)))
+    plain = TutorialSAC(rl.SAC(PENDULUM, sac), np.random.default_rng(0))
+    rows += of_transitions("SACs with modules of a user, 64x64", own, sac, plain)
+    rows += generations()
+    for rollouts in (rl.A2C, rl.PPO):
         rows += [*from_rollouts(rollouts), *from_rollouts(rollouts, own=True)]
     for memory in MEMORIES:
-        rows += from_rollouts(A2C, memory=memory)
-    if find_spec("Box2D") is not None:
-        rows.append(seeds_job())
+        rows += from_rollouts(rl.A2C, memory=memory)
     return rows
 
 
 def updates() -> list[Row]:
-    population = Population.of(DQN, CARTPOLE, size=SIZE, config=CONFIG)
-    policies = [agent.policy for agent in population if isinstance(agent.policy, DQN)]
+    population = Population.of(rl.DQN, CARTPOLE, size=SIZE, config=CONFIG)
+    policies = [agent.policy for agent in population if isinstance(agent.policy, rl.DQN)]
     stack, plain = DQNStack(policies[0], SIZE), PlainDQN(32, CONFIG)
     one = draw_batch(0, spec=CARTPOLE, size=BATCH_SIZE)
     batch = draw_batch(0, spec=CARTPOLE, size=BATCH_SIZE * SIZE)
@@ -91,7 +70,7 @@ def updates() -> list[Row]:
     def together(each: int) -> None:
         stack.learn(policies, [BATCH_SIZE] * SIZE, [each] * SIZE, lambda count: batch)
 
-    replay = ReplayBuffer(CARTPOLE, capacity=10_000)
+    replay = rl.ReplayBuffer(CARTPOLE, capacity=10_000)
     for _ in range(70):
         replay.add(one)
     step = mw.for_each(population, lambda agent: [mw.train(agent, replay, updates=16)])
@@ -112,33 +91,8 @@ def updates() -> list[Row]:
     ]
 
 
-def actors_and_critics(kind: Callable[..., DDPG | SAC]) -> list[Row]:
-    config = replace(kind(PENDULUM).config, hidden=(32, 32), batch_size=BATCH_SIZE)
-    policies = [kind(PENDULUM, replace(config, seed=seed)) for seed in range(SIZE)]
-    return of_transitions(f"{type(policies[0]).__name__}s, hidden 32x32", policies)
-
-
-def own_actors_and_critics() -> list[Row]:
-    config = SACConfig(batch_size=BATCH_SIZE)
-    parts: dict[str, Any] = {"actor": lambda _: mlp(3, 2)}
-    parts["critic"] = lambda _: Joins(mlp(4, 1))
-    policies = [SAC(PENDULUM, replace(config, seed=seed), **parts) for seed in range(SIZE)]
-    plain = TutorialSAC(SAC(PENDULUM, config), np.random.default_rng(0))
-    return of_transitions("SACs with modules of a user, 64x64", policies, plain)
-
-
-def modules() -> list[Row]:
-    config = DQNConfig(batch_size=BATCH_SIZE, lr=1e-3, target_tau=1e-3, n_step=1)
-    policies = [
-        DQN(CARTPOLE, replace(config, seed=seed), network=lambda _: mlp(4, 2))
-        for seed in range(SIZE)
-    ]
-    name = "DQNs with modules of a user, 64x64"
-    return of_transitions(name, policies, PlainDQN(64, config))
-
-
 def from_rollouts(
-    kind: Callable[..., A2C | PPO], *, own: bool = False, memory: MemoryKind | None = None
+    kind: Callable[..., rl.A2C | rl.PPO], *, own: bool = False, memory: MemoryKind | None = None
 ) -> list[Row]:
     class Network(nn.Module):
         def __init__(self, _: EnvSpec) -> None:
@@ -163,7 +117,7 @@ def from_rollouts(
         for policy, its in zip(policies, rollouts, strict=True):
             policy.learn(its)
 
-    tutorial = (TutorialPPO if isinstance(policies[0], PPO) else TutorialA2C)(64)
+    tutorial = (TutorialPPO if isinstance(policies[0], rl.PPO) else TutorialA2C)(64)
 
     def plainly() -> None:
         for rollout in drawn:
@@ -185,7 +139,10 @@ def mlp(num_inputs: int, num_outputs: int) -> nn.Module:
     return layers
 
 
-def of_transitions(name: str, policies: Sequence[Any], plain: Any = None) -> list[Row]:
+def of_transitions(
+    name: str, make: Callable[[Any], Any], config: Any, plain: Any = None
+) -> list[Row]:
+    policies = [make(replace(config, seed=seed)) for seed in range(SIZE)]
     stack = make_stack(policies[0], SIZE)
     one, batch = (
         draw_batch(0, spec=policies[0].spec, size=size) for size in (BATCH_SIZE, BATCH_SIZE * SIZE)
@@ -250,8 +207,7 @@ def per_agent(
 
 
 def generations() -> list[Row]:
-    """Measure a generation of six, and a copy of an agent."""
-    population = Population.of(DQN, CARTPOLE, SEARCH, size=SIZE, config=CONFIG)
+    population = Population.of(rl.DQN, CARTPOLE, SEARCH, size=SIZE, config=CONFIG)
     tournament, mutation = Tournament(), Mutation(SEARCH)
 
     def evolve() -> None:
@@ -268,35 +224,3 @@ def generations() -> list[Row]:
             "copy an agent", population[0].clone, unit="ms", number=20, target=MAX_CLONE_MS
         ),
     ]  # fmt: skip
-
-
-def seeds_job() -> Row:
-    """Measure an env step of the seed's job: acting, learning, evaluation and evolution."""
-    samples = [seconds_per_env_step(seed) for seed in range(5)]
-    return row_from_samples(
-        "env step of LunarLander-v3, 4 agents, an update each, evaluation included",
-        samples,
-        target=AGILERL_ENV_STEP_US / 5,
-    )
-
-
-def seconds_per_env_step(seed: int) -> float:
-    with (
-        make_envs("LunarLander-v3", 16, seed=seed, mode="sync") as envs,
-        make_envs("LunarLander-v3", 16, seed=seed + 100, mode="sync") as eval_envs,
-    ):
-        population = Population.of(DQN, envs.spec, SEARCH, size=4, seed=seed, config=CONFIG)
-        replay = ReplayBuffer(envs.spec, capacity=10_000)
-
-        def learn(agent: Agent) -> list[Middleware]:
-            collect = mw.collect(agent, envs, steps=TURN)
-            return [collect, mw.add_to(replay), mw.train(agent, replay, updates=TURN)]
-
-        with Task() as task:
-            task.use(mw.for_each(population, learn))
-            task.use(mw.evaluate(population, eval_envs, every=TURNS, episodes=4))
-            task.use(mw.evolve(population, Tournament(), Mutation(SEARCH), every=TURNS))
-            started = time.process_time()
-            task.run(max_step=TURNS)
-            taken = time.process_time() - started
-    return taken / float(task.ctx.env_step)

@@ -12,28 +12,13 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from gymnasium.spaces import Box, Discrete
+from torch import nn
 
-from ding_lite.rl import (
-    A2C,
-    DDPG,
-    DQN,
-    IMPALA,
-    PPO,
-    SAC,
-    TD3,
-    A2CConfig,
-    DDPGConfig,
-    DQNConfig,
-    IMPALAConfig,
-    PPOConfig,
-    Rollout,
-    SACConfig,
-    TD3Config,
-    Transitions,
-)
+from ding_lite import rl
 from tests.bench.bench_dqn_update import PlainDQN
-from tests.bench.bench_images import BATCHES, CONFIG, SPEC, plain_dqn
 from tests.bench.bench_on_policy import FORMULAS, columns_of
 from tests.bench.harness import Row, compare
 from tests.bench.on_policy_peers import TutorialPPO
@@ -43,22 +28,26 @@ SIZES = ((256, 64), (4_096, 1_024))
 """Batches and widths: where a GPU waits for its calls, and where it has something to do."""
 SHAPES = ((20, 32), (128, 64), (128, 4_096))
 KINDS: dict[str, tuple[Any, Any]] = {
-    "DQN": (DQN, DQNConfig),
-    "DDPG": (DDPG, DDPGConfig),
-    "TD3": (TD3, TD3Config),
-    "SAC": (SAC, SACConfig),
-    "A2C": (A2C, A2CConfig),
-    "PPO": (PPO, PPOConfig),
-    "IMPALA": (IMPALA, IMPALAConfig),
+    "DQN": (rl.DQN, rl.DQNConfig),
+    "DDPG": (rl.DDPG, rl.DDPGConfig),
+    "TD3": (rl.TD3, rl.TD3Config),
+    "SAC": (rl.SAC, rl.SACConfig),
+    "A2C": (rl.A2C, rl.A2CConfig),
+    "PPO": (rl.PPO, rl.PPOConfig),
+    "IMPALA": (rl.IMPALA, rl.IMPALAConfig),
 }
 FROM_TRANSITIONS_OF_BOXES = ("DDPG", "TD3", "SAC")
 HOWS = ("", "captured", "of a user's nn.Module", "of a user's nn.Module, captured")
 """Ways to make the policy of an update."""
+SPEC = rl.EnvSpec(
+    env_id="images", obs_space=Box(0, 255, (84, 84, 4), np.uint8), action_space=Discrete(6)
+)
+CONFIG = rl.DQNConfig(hidden=(512,), torso="nature")
+BATCHES = (32, 256)
 MAX_UPDATE_RATIO, MAX_CAPTURED_RATIO = 1.0, 0.35
 
 
 def run() -> list[Row]:
-    """Compare formulas, then updates; nothing where there is no GPU."""
     if not torch.cuda.is_available():
         return []
     rows = [row for shape in SHAPES for row in formulas(shape)]
@@ -110,24 +99,24 @@ def beside_plain_torch(kind: str, batch_size: int, width: int, how: str) -> Row:
     """Hold an update against that of a tutorial, both on the GPU; each gets its batch there."""
     parts: dict[str, Any] = {"compile": "graph" if "captured" in how else None}
     if kind == "DQN":
-        config = DQNConfig(hidden=(width, width))
+        config = rl.DQNConfig(hidden=(width, width))
         plain: Any = PlainDQN(width, config)
         if "user" in how:
-            config, parts["network"] = DQNConfig(), copy.deepcopy(plain.net)
+            config, parts["network"] = rl.DQNConfig(), copy.deepcopy(plain.net)
         for net in (plain.net, plain.target):
             net.cuda()
         rows: Any = batch_on_gpu(batch_size)
-        learn = partial(DQN(CARTPOLE, config, device="cuda", **parts).learn, rows)
+        learn = partial(rl.DQN(CARTPOLE, config, device="cuda", **parts).learn, rows)
         per = 1
     else:
-        plain, per = TutorialPPO(width), PPOConfig().epochs
+        plain, per = TutorialPPO(width), rl.PPOConfig().epochs
         if "user" in how:
             parts |= {"actor": copy.deepcopy(plain.actor), "critic": copy.deepcopy(plain.critic)}
-            settings = PPOConfig(batch_size=batch_size)
+            settings = rl.PPOConfig(batch_size=batch_size)
         else:
-            settings = PPOConfig(batch_size=batch_size, hidden=(width, width))
+            settings = rl.PPOConfig(batch_size=batch_size, hidden=(width, width))
         learn = partial(
-            PPO(CARTPOLE, settings, device="cuda", **parts).learn, [square_rollout(batch_size)]
+            rl.PPO(CARTPOLE, settings, device="cuda", **parts).learn, [square_rollout(batch_size)]
         )
         plain.actor.cuda(), plain.critic.cuda()
         batch, normal = batch_on_gpu(batch_size), torch.randn(3, batch_size).cuda()
@@ -152,17 +141,40 @@ def beside_plain_torch(kind: str, batch_size: int, width: int, how: str) -> Row:
 
 
 def of_images(batch_size: int, how: str) -> Row:
-    """Hold an update of images, by the network of Atari players, against that of a tutorial."""
     images = torch.randint(256, (2, batch_size, 4, 84, 84), dtype=torch.uint8).cuda()
     batch = replace(batch_on_gpu(batch_size), obs=images[0], next_obs=images[1])
-    plain = plain_dqn("cuda")
-    policy = DQN(SPEC, CONFIG, device="cuda", compile="graph" if how else None)
+    plain = plain_dqn()
+    policy = rl.DQN(SPEC, CONFIG, device="cuda", compile="graph" if how else None)
     return against(
         partial(plain.learn, batch),
         partial(policy.learn, batch),
         f"DQN update of images {how}".rstrip() + f" on the GPU, batch {batch_size}, 84x84x4",
         how,
     )
+
+
+def plain_dqn() -> Any:
+    plain: Any = PlainDQN(64, CONFIG)
+    plain.net, plain.target = (Nature().cuda() for _ in range(2))
+    plain.adam = torch.optim.Adam(plain.net.parameters(), lr=CONFIG.lr)
+    return plain
+
+
+class Nature(nn.Module):
+    """The network of Mnih et al. 2015 (doi:10.1038/nature14236)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()),
+            *(nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten()),
+            *(nn.Linear(3_136, 512), nn.ReLU(), nn.Linear(512, 6)),
+        )
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """Compute the values, [B, 6], of bytes, [B, 4, 84, 84]."""
+        values: torch.Tensor = self.layers(obs.float() / 255.0)
+        return values
 
 
 def against(
@@ -196,7 +208,6 @@ def beside_cpu(kind: str, batch_size: int, width: int) -> Row:
 
 
 def learns(kind: str, batch_size: int, width: int, *, device: str) -> Callable[[], object]:
-    """Make a policy's update, always from the same batch on the CPU."""
     make, config = KINDS[kind]
     hidden: dict[str, Any] = {"hidden": (width, width)}
     if kind in FROM_TRANSITIONS_OF_BOXES:
@@ -210,13 +221,12 @@ def learns(kind: str, batch_size: int, width: int, *, device: str) -> Callable[[
     return partial(policy.learn, [square_rollout(batch_size)])
 
 
-def batch_on_gpu(batch_size: int) -> Transitions:
+def batch_on_gpu(batch_size: int) -> rl.Transitions:
     batch = draw_batch(0, spec=CARTPOLE, size=batch_size)
-    return Transitions(*(getattr(batch, field.name).cuda() for field in fields(batch)))
+    return rl.Transitions(*(getattr(batch, field.name).cuda() for field in fields(batch)))
 
 
-def square_rollout(batch_size: int) -> Rollout:
-    """Draw a rollout of as many envs as steps."""
+def square_rollout(batch_size: int) -> rl.Rollout:
     side = math.isqrt(batch_size)
-    rollout: Rollout = draw_rollout(0, CARTPOLE, num_steps=side, num_envs=side, ends=0.0)
+    rollout: rl.Rollout = draw_rollout(0, CARTPOLE, num_steps=side, num_envs=side, ends=0.0)
     return rollout

@@ -145,7 +145,6 @@ def run() -> list[Row]:
 
 
 def measured(num_bytes: int, num_events: int, *, loss: float) -> dict[str, list[float]]:
-    """Return the seconds of each round, ours and those of plain TCP."""
     with machines(loss) as (start, folder):
         (folder / "train.py").write_text(PAIR)
         shells = [start(node, num_bytes, num_events) for node in (0, 1)]

@@ -18,7 +18,6 @@ MAX_SECONDS = 0.15
 
 
 def run() -> list[Row]:
-    """Start both interpreters in turn; the import's own cost is the difference."""
     start(IMPORT)  # once, so that byte code and disk cache are there
     with_import, bare = [], []
     for _ in range(REPEATS):

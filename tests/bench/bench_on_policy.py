@@ -40,7 +40,6 @@ MAX_FORMULA_RATIO = 1.3
 
 
 def run() -> list[Row]:
-    """Solve CartPole with each policy; compare updates and formulas."""
     rows = [formula(shape, name) for shape in ((128, 64), (20, 32)) for name in FORMULAS]
     rows += [update(64, 64), update(64, 256), update(64, 64, is_own=True)]
     for name, goal in GOALS.items():
@@ -86,7 +85,6 @@ def update(width: int, batch_size: int, *, is_own: bool = False) -> Row:
 
 
 def formula(shape: tuple[int, int], name: str) -> Row:
-    """Hold a formula against the usual loop."""
     ours, plain = FORMULAS[name]
     columns = columns_of(name, shape)
     return compare(
@@ -101,7 +99,6 @@ def formula(shape: tuple[int, int], name: str) -> Row:
 
 
 def columns_of(name: str, shape: tuple[int, int]) -> list[NumpyArray]:
-    """Draw the inputs of a formula."""
     rng = np.random.default_rng(0)
     log_rho, reward, value, next_value = rng.normal(size=(4, *shape)).astype(np.float32)
     discount = np.float32(0.99) * (rng.random(shape) > 0.02).astype(np.float32)

@@ -73,7 +73,6 @@ def pool_loop(fns: list[Callable[[Context], None]], pool: ThreadPoolExecutor) ->
 
 
 def run() -> list[Row]:
-    """Measure functions (0, 5 and 20 of them), generators, the step timer and async mode."""
     rows = []
     with ExitStack() as stack:
         for count, target in ((5, 3.0), (20, 3.0)):

@@ -25,7 +25,6 @@ GOOD_UPDATE_US = {"numpy": 80.0, "numba": 20.0}
 
 
 def run() -> list[Row]:
-    """Measure with numpy alone and, where the extra `fast` is installed, with numba."""
     full, few = some(CAPACITY), some(NUM_ADDED)
     rng = np.random.default_rng(0)
     values = (rng.random(CAPACITY) + 0.01) ** ALPHA

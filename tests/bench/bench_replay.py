@@ -22,7 +22,6 @@ FIELDS = [field.name for field in fields(Transitions)]
 
 
 def run() -> list[Row]:
-    """Fill large replays, then measure at their full size."""
     return [*vector_rows(), *pixel_rows(), *step_rows()]
 
 

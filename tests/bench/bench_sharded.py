@@ -59,7 +59,6 @@ def run() -> list[Row]:
 
 
 def rows_of(busy: bool, results: list[dict[str, list[float]]]) -> list[Row]:
-    """Make rows of what the nodes have measured."""
     when = "while collectors add" if busy else "collectors idle"
     name, limit = f"sharded replay: sample {BATCH_SIZE} over ipc, {when}", 4.0 if busy else 2.0
     learner, *collectors = results
@@ -87,7 +86,6 @@ def rows_of(busy: bool, results: list[dict[str, list[float]]]) -> list[Row]:
 
 
 def at_999(taken: list[float]) -> float:
-    """Return what 999 of 1,000 stay below."""
     return sorted(taken)[int(0.999 * len(taken))]
 
 
@@ -120,7 +118,6 @@ def main(busy: bool) -> dict[str, list[float]]:
 def add_in_turn(
     replays: dict[str, Replay], few: Transitions, taken: dict[str, list[float]]
 ) -> None:
-    """Add to each, and note how long that takes."""
     for name, replay in replays.items():
         began = perf_counter()
         replay.add(few)

@@ -133,8 +133,6 @@ def burst(router: NodeRouter, recorder: Recorder) -> Row:
 
 
 class Recorder:
-    """Waits for answers of the other process."""
-
     def __init__(self, router: NodeRouter) -> None:
         self._router = router
         self._answer: tuple[Any, float] = (None, 0.0)
@@ -162,8 +160,6 @@ class Recorder:
 
 
 class Replier:
-    """Acknowledges each state."""
-
     def __init__(self, router: NodeRouter) -> None:
         self._router = router
         router.join(self)

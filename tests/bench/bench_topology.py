@@ -130,7 +130,6 @@ def slope(costs: Mapping[int, float]) -> float:
 
 
 def link_s(cost: Cost) -> float:
-    """Return for how many seconds a policy of 10 MB takes the busiest node's link."""
     return cost.copies * POLICY_BYTES / LINK_BYTES_PER_S
 
 

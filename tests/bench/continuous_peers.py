@@ -15,7 +15,6 @@ from tests.rl.reference_box import PlainDDPG, PlainSAC, PlainTD3, make_mlp
 
 
 def own_actor(num_outputs: int, *, has_tanh: bool) -> nn.Module:
-    """Make a user's actor for Pendulum."""
     layers: nn.Sequential = make_mlp((3, 64, 64, num_outputs))
     return layers.append(nn.Tanh()) if has_tanh else layers
 
@@ -25,7 +24,6 @@ def own_critic(spec: EnvSpec) -> nn.Module:
 
 
 def discounted(policy: Any, batch: Transitions, next_value: Tensor) -> Tensor:
-    """Compute the targets of a whole batch at once."""
     reward, terminated, num_steps = (
         torch.as_tensor(column) for column in (batch.reward, batch.terminated, batch.num_steps)
     )
@@ -42,8 +40,6 @@ def act_noisily(policy: Any, obs: NumpyArray) -> NumpyArray:
 
 
 class TutorialDDPG(PlainDDPG):
-    """DDPG as in a tutorial: modules, and Adam by default."""
-
     targets, act = discounted, act_noisily
 
 

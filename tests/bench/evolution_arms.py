@@ -46,9 +46,7 @@ from ding_lite.runtime.middleware import Middleware
 
 ARMS = ("evolution", "fixed", "independent", "pbt", "default")
 SEARCH = Search(
-    lr=log_uniform(1e-4, 1e-2),
-    batch_size=integer(16, 256),
-    target_tau=log_uniform(1e-3, 1e-1),
+    lr=log_uniform(1e-4, 1e-2), batch_size=integer(16, 256), target_tau=log_uniform(1e-3, 1e-1)
 )
 SIZE = 6
 NUM_ENVS = 8
@@ -167,7 +165,6 @@ def run(arm: str, seed: int, *, env: str, max_env_steps: int) -> dict[str, Any]:
 
 
 def breeding(arm: str, seed: int) -> tuple[Tournament, Mutation] | None:
-    """Return the tournament and the mutation of an arm; None where nothing changes."""
     if arm == "evolution":
         return Tournament(seed=seed), Mutation(SEARCH, seed=seed)
     if arm == "pbt":

@@ -67,7 +67,6 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is reached; `None` without one."""
         if self.target is None:
             return None
         return (self.median if self.ratio is None else self.ratio) <= self.target

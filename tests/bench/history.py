@@ -44,7 +44,6 @@ class Run:
         return f"{self.date[:10]}-{self.commit}.json"
 
     def save(self, folder: Path) -> Path:
-        """Write the run into `history/` of a folder; return the file."""
         file = folder / "history" / self.file_name
         file.parent.mkdir(parents=True, exist_ok=True)
         content = asdict(self)
@@ -64,7 +63,6 @@ class Run:
 
 
 def describe_here(load: Sequence[float]) -> dict[str, Any]:
-    """Describe this machine; `load` is its load average from before the run."""
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
@@ -76,7 +74,6 @@ def describe_here(load: Sequence[float]) -> dict[str, Any]:
 
 
 def new_run(rows: dict[str, Row], load: Sequence[float]) -> Run:
-    """Put rows together with date, commit, machine and versions."""
     return Run(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         commit=commit_here(),
@@ -164,7 +161,6 @@ class Change:
 
 
 def compare_runs(base: Run, new: Run) -> Iterator[Change]:
-    """Hold the rows of a new run against those of a base run."""
     for key, old in base.rows.items():
         row = new.rows.get(key)
         if row is None:

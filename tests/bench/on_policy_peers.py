@@ -69,7 +69,6 @@ class TutorialPPO:
         self.entropy_coef = entropy_coef
 
     def learn_rollout(self, rollout: Rollout, config: A2CConfig | PPOConfig) -> None:
-        """Learn from a rollout, in several epochs for PPO."""
         obs, last_obs, cut_obs = map(
             torch.from_numpy, (rollout.obs, rollout.last_obs, rollout.cut_obs)
         )
@@ -109,7 +108,5 @@ class TutorialPPO:
 
 
 class TutorialA2C(TutorialPPO):
-    """An update of A2C likewise."""
-
     def _gain(self, log_prob: Tensor, rows: dict[str, Tensor]) -> Tensor:
         return log_prob * rows["advantage"]

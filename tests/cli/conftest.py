@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.calls import PROGRAM, Typed
 from tests.fonts import open_fonts
+from tests.recipes.conftest import leave_pictures_empty
 from tests.warm import COMMANDS, Warm, warm
 
 
@@ -37,7 +38,6 @@ def typed(process: Warm) -> Typed:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a user's folder, with a program in it."""
     (tmp_path / "program.py").write_text(PROGRAM)
     return tmp_path
 
@@ -45,6 +45,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    leave_pictures_empty(monkeypatch)
 
 
 @pytest.fixture(autouse=True)

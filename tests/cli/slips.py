@@ -266,7 +266,6 @@ COMBINATIONS = [
 
 
 def words_of(line: str) -> list[str]:
-    """Split a line of this table into the words that the program gets."""
     words = line.split()
     for sign, text in SPECIAL.items():
         words = [word.replace(sign, text) for word in words]

@@ -51,9 +51,7 @@ def test_json_has_values_as_they_were_understood(typed: Typed, tmp_path: Path) -
     assert sources["DING_LITE_TORCH_THREADS"] == "environment"  # although it is the default
 
 
-def test_a_wrong_variable_is_shown_as_it_was_typed_and_explained(
-    typed: Typed, tmp_path: Path
-) -> None:
+def test_a_wrong_variable_is_shown_as_it_was_typed_and_explained(typed, tmp_path) -> None:
     code, out, error = typed(tmp_path, "env", DING_LITE_NODE_ID="first")
     assert code == 2
     [line] = [line for line in out.splitlines() if line.startswith("DING_LITE_NODE_ID ")]
@@ -94,9 +92,7 @@ def test_a_launcher_is_described_below_the_table(typed: Typed, tmp_path: Path) -
     assert "node 2 of 5, without the host of node 0. Set MASTER_ADDR" in out.splitlines()[-1]
 
 
-def test_a_launcher_that_is_contradicted_is_explained_below_the_table(
-    typed: Typed, tmp_path: Path
-) -> None:
+def test_a_launcher_that_is_contradicted_is_explained_below_the_table(typed, tmp_path) -> None:
     given: Any = {**TORCHRUN, "DING_LITE_NUM_NODES": "4"}
     code, out, error = typed(tmp_path, "env", **given)
     assert code == 2

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import stat
-from pathlib import Path
 
 from ding_lite.parallel.network.security import load_key
-from tests.cli.calls import Typed
 
 
-def test_a_key_is_written_for_its_owner_only_and_never_over_another(
-    typed: Typed, tmp_path: Path
-) -> None:
+def test_a_key_is_written_for_its_owner_only_and_never_over_another(typed, tmp_path) -> None:
     file = tmp_path / "job.key"
     code, out, error = typed(tmp_path, "keygen", "job.key")
     assert (code, error) == (0, "")

@@ -47,9 +47,7 @@ def test_seeds_become_one_curve_with_a_band(capsys: pytest.CaptureFixture[str]) 
     assert 'PolyCollection_1"' in Path("curves.svg").read_text()
 
 
-def test_the_final_evaluation_and_the_env_step_of_an_earlier_last_one_are_told(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_final_evaluation_and_the_env_step_of_an_earlier_last_one_are_told(capsys) -> None:
     leave("r/1", rows=5)
     Path("r/1/result.json").write_text('{"eval_return": 222.6}')
     leave("r/2", seed=1)
@@ -62,9 +60,7 @@ def test_the_final_evaluation_and_the_env_step_of_an_earlier_last_one_are_told(
     assert "training" not in out
 
 
-def test_a_mean_of_final_returns_tells_how_many_runs_have_one(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_mean_of_final_returns_tells_how_many_runs_have_one(capsys) -> None:
     for seed in (1, 1, 2):
         run = Path(f"r/{len(list(Path().glob('r/*')))}")
         leave(str(run), seed=seed)
@@ -146,9 +142,7 @@ def test_without_evaluations_the_returns_are_drawn(capsys: pytest.CaptureFixture
     assert Path("plot.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_run_without_a_return_is_left_out_unless_its_metric_was_asked_for(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_run_without_a_return_is_left_out_unless_its_metric_was_asked_for(capsys) -> None:
     leave("r/1")
     leave("r/2", rows=1, seed=1)
     file = Path("r/2/metrics.jsonl")

@@ -47,11 +47,12 @@ def test_roles_say_how_many_nodes_there_are(folder: Path) -> None:
         assert labels in out
 
 
-def test_roles_of_the_environment_are_counted_as_well(folder: Path) -> None:
-    ended = call(
-        folder, "run", "program:nothing", DING_LITE_ROLES="a,b", DING_LITE_TOPOLOGY="alone"
-    )
-    assert_summary(ended, "2 nodes", "nothing")
+def test_roles_and_edges_of_the_environment_count_as_well(folder: Path) -> None:
+    given: Any = {"DING_LITE_ROLES": "a,b,c", "DING_LITE_TOPOLOGY": "2-1,0-1"}
+    code, out, error = call(folder, "run", "program:neighbours", **given)
+    assert (code, error) == (0, "")
+    for node, role in enumerate("abc"):
+        assert f"(['{role}', '{role}.0', 'distributed', 'node.{node}'], 1) on node {node}" in out
 
 
 @pytest.mark.parametrize("launcher", [TORCHRUN, BY_HAND])
@@ -79,26 +80,26 @@ def test_a_file_runs_from_anywhere_over_tcp(folder, tmp_path_factory) -> None:
     assert_summary(ended, "2 nodes", "5 on node 0, 5 on node 1")
 
 
-def test_the_script_that_pip_installs_can_start_nodes(folder: Path) -> None:
+def test_the_script_that_pip_installs_can_start_nodes_which_find_their_arguments(folder) -> None:
     script = folder / "ding-lite"
     script.write_text(
         "import sys\nfrom ding_lite.cli.main import main\n"
         "if __name__ == '__main__':\n    sys.exit(main())\n"
     )
-    ended = call(folder, "run", "program:take", "--nodes", "2", "--", "a", command=(str(script),))
-    assert_summary(ended, "2 nodes", "('a', 'usual') on node 0, ('a', 'usual') on node 1")
+    words = ["run", "program:arguments", "--nodes", "2", "--", "--seed", "3", "--", "x"]
+    ended = call(folder, *words, command=(str(script),))
+    found = "['--seed', '3', '--', 'x']"
+    assert_summary(ended, "2 nodes", f"{found} on node 0, {found} on node 1")
 
 
-@pytest.mark.parametrize(
-    ("words", "environ"),
-    [(["--topology", "2-1,0-1"], {}), ([], {"DING_LITE_TOPOLOGY": "2-1,0-1"})],
-    ids=["option", "variable"],
-)
-def test_edges_define_the_connections_and_labels_go_to_all_nodes(
-    folder: Path, words: list[str], environ: Any
-) -> None:
-    words = ["--nodes", "3", *words, "--labels", "gpu,fast"]
-    code, out, error = call(folder, "run", "program:neighbours", *words, **environ)
+def test_arguments_are_those_of_main(typed: Typed, folder: Path) -> None:
+    ended = typed(folder, "run", "program:take", "--", "a")
+    assert_summary(ended, "1 node", "('a', 'usual') on node 0")
+
+
+def test_edges_define_the_connections_and_labels_go_to_all_nodes(folder: Path) -> None:
+    words = ["--nodes", "3", "--topology", "2-1,0-1", "--labels", "gpu,fast"]
+    code, out, error = call(folder, "run", "program:neighbours", *words)
     assert (code, error) == (0, "")
     for node in range(3):  # node 1 is connected to both 0 and 2
         assert f"(['distributed', 'fast', 'gpu', 'node.{node}'], 1) on node {node}" in out
@@ -114,13 +115,6 @@ def test_nodes_listen_where_the_command_line_says(folder: Path) -> None:
     )
     assert (code, error) == (0, "")
     assert f"'tcp://127.0.0.2:{ports.split(',')[0]}' on node 0" in out
-
-
-def test_a_main_without_arguments_finds_them_in_argv(folder: Path) -> None:
-    words = ["run", "program:arguments", "--nodes", "2", "--", "--seed", "3", "--", "x"]
-    code, out, _ = call(folder, *words)
-    assert code == 0
-    assert out.count("['--seed', '3', '--', 'x'] on node") == 2
 
 
 def test_a_program_that_exits_chooses_the_exit_code(typed: Typed, folder: Path) -> None:
@@ -171,9 +165,7 @@ def test_a_config_error_of_the_program_is_no_wrong_usage(typed: Typed, folder: P
     ("source", "ended"),
     [("def main(:\n", "SyntaxError"), ("1 / 0\n", "ZeroDivisionError: division by zero")],
 )
-def test_a_program_that_cannot_be_imported_shows_why(
-    typed: Typed, folder: Path, source: str, ended: str
-) -> None:
+def test_a_program_that_cannot_be_imported_shows_why(typed, folder, source, ended) -> None:
     (folder / "broken.py").write_text(source)
     for program in ("broken:main", "broken.py:main"):
         code, _, error = typed(folder, "run", program)

@@ -26,7 +26,6 @@ LOG_LINE = re.compile(r"\d\d:\d\d:\d\d\.\d{3} ")
 
 @pytest.fixture(scope="module")
 def folder(process: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with all that can be mistaken for something else."""
     folder = tmp_path_factory.mktemp("folder")
     run = tmp_path_factory.mktemp("runs") / "run"
     made = process.call(slips.words_of(f"{slips.TRAIN} --out {run}"), folder)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calls import call
 from tests.cli.slips import TRAIN, words_of
 from tests.recipes.runs.test_results import leave
 from tests.warm import Warm
@@ -19,36 +18,31 @@ PRINTING = ["--help", "train --help", "env", "plot r", "train dqn CartPole-v1 --
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder with two runs in it."""
     monkeypatch.chdir(tmp_path)
     leave("r/1")
     leave("r/2", seed=1)
     return tmp_path
 
 
-@pytest.mark.parametrize("line", PRINTING)
-def test_a_full_disk_behind_standard_output_is_reported(process, folder, line) -> None:
-    printed = process.call(line.split(), folder, out="/dev/full")
+@pytest.mark.parametrize(
+    ("line", "variables"),
+    [
+        *((line, {}) for line in PRINTING),
+        *((line, {"PYTHONUNBUFFERED": "1"}) for line in ("env", PRINTING[-1])),
+    ],
+)
+def test_a_full_disk_behind_standard_output_is_reported(process, folder, line, variables) -> None:
+    printed = process.call(line.split(), folder, streams={1: "/dev/full"}, variables=variables)
     assert printed.code == 1
     [last] = printed.err.splitlines()
     assert last.startswith("ding-lite")
     assert last.endswith(": standard output: No space left on device.")
 
 
-@pytest.mark.parametrize("line", ["env", "train dqn CartPole-v1 --settings"])
-def test_a_full_disk_is_reported_without_a_buffer_too(folder, line) -> None:
-    with Path("/dev/full").open("w") as full:
-        code, _, err = call(folder, *line.split(), stdout=full, PYTHONUNBUFFERED="1")
-    assert code == 1
-    [last] = err.splitlines()
-    assert last.endswith(": standard output: No space left on device.")
-
-
-def test_a_full_disk_behind_standard_error_does_not_end_a_run(folder) -> None:
-    with Path("/dev/full").open("w") as full:
-        code, out, _ = call(folder, *words_of(f"{TRAIN} --out new"), stderr=full)
-    assert code == 0
-    assert json.loads(out)["env_steps"] > 0
+def test_a_full_disk_behind_standard_error_does_not_end_a_run(process, folder) -> None:
+    printed = process.call(words_of(f"{TRAIN} --out new"), folder, streams={2: "/dev/full"})
+    assert printed.code == 0
+    assert json.loads(printed.out)["env_steps"] > 0
 
 
 @pytest.mark.parametrize(
@@ -73,7 +67,7 @@ def test_a_mistake_has_its_exit_code_where_streams_are_closed(process, folder, c
 
 @pytest.mark.parametrize("line", PRINTING)
 def test_a_reader_that_has_left_is_no_error(process: Warm, folder: Path, line: str) -> None:
-    printed = process.call(line.split(), folder, out="|")
+    printed = process.call(line.split(), folder, streams={1: "|"})
     assert (printed.code, printed.err) == (1, "")
 
 

@@ -50,7 +50,6 @@ def main() -> int:
 
 
 def measure(name: str, rounds: int, only: list[str]) -> list[dict[str, Any]]:
-    """Return the results of all sides in each size of a workload."""
     sides = {}
     for side in sides_of(name):
         if only == [""] or side in only or side in LOCAL:

@@ -22,7 +22,7 @@ INSTALLS: dict[str, list[list[str]]] = {
         ["DI-engine"],
     ],
     "results_stable_baselines3": [
-        ["stable-baselines3", "gymnasium[box2d,mujoco]", "minatar", "ale-py"],
+        ["stable-baselines3", "gymnasium[box2d,mujoco]", "minatar", "ale-py"]
     ],
     "sample_factory": [["sample-factory"]],
     "rllib": [["ray[rllib]"]],

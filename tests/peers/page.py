@@ -37,7 +37,6 @@ _BETWEEN = re.compile(r"(<!-- peers: .*? -->\n).*?(<!-- end of peers -->)", re.D
 
 
 def here(machine: dict[str, Any]) -> dict[str, Any]:
-    """Describe when and where a run is made."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return {"date": now, "commit": commit_here(), "machine": machine}
 
@@ -50,7 +49,6 @@ def save(name: str, record: dict[str, Any]) -> Path:
 
 
 def newest() -> Records:
-    """Load the run of each workload with the latest date."""
     found: Records = {}
     for name in WORKLOADS:
         files = (FOLDER / "history").glob(f"*-{name}.json")
@@ -66,11 +64,7 @@ def rows_of(name: str, result: dict[str, Any]) -> list[tuple[str, str, list[floa
     """Return side, version and the median of each number, ours first and the best peers next."""
     workload = WORKLOADS[name]
     rows = [
-        (
-            side,
-            runs[0]["version"],
-            [median(each[n] for each in runs) for n in workload.numbers],
-        )
+        (side, runs[0]["version"], [median(each[n] for each in runs) for n in workload.numbers])
         for side, runs in result["sides"].items()
     ]
     sign = -1 if workload.is_rate else 1
@@ -90,7 +84,6 @@ def text(name: str, result: dict[str, Any]) -> str:
 
 
 def write(records: Records) -> None:
-    """Write the page of the runs, and their table into the README."""
     (FOLDER / "README.md").write_text(markdown(records))
     readme = ROOT / "README.md"
     before = readme.read_text()
@@ -150,12 +143,10 @@ def summary(records: Records) -> str:
 
 
 def sizes_text(size: dict[str, Any]) -> str:
-    """Return the sizes of a workload in words."""
     return "".join(f", {name} {value}" for name, value in size.items())
 
 
 def cores_of(machine: dict[str, Any]) -> str:
-    """Return the number and the kind of the cores in words."""
     number = machine["cores"]
     return f"{number} core{'' if number == 1 else 's'} of {machine['cpu']}"
 

@@ -148,9 +148,7 @@ def test_the_target_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_a_run_without_an_evaluation_says_that_its_result_is_the_first_agent(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_run_without_an_evaluation_says_that_its_result_is_the_first_agent(capsys) -> None:
     result = small(max_env_steps=200, quiet=False)
     assert result.numbers["generations"] == 0
     assert "a generation has 240 env steps, the run 200." in capsys.readouterr().err
@@ -190,15 +188,10 @@ def test_a_run_that_goes_on_is_the_same_as_one_that_never_stopped(result: Evolve
         ({"tournament_size": 9}, "`tournament_size` is 9, and the population has 3 agents"),
         ({"population": 1}, "1 agent, so that no more can take part. Choose tournament_size=1, or"),
         ({"update_ratio": 0.0}, "`update_ratio` is 0.0"),
-        (
-            {"capacity": 31, "warmup": 8},
-            "of the replay 31: a batch would never be full",
-        ),
+        ({"capacity": 31, "warmup": 8}, "of the replay 31: a batch would never be full"),
     ],
 )
-def test_a_wrong_setting_is_reported_before_the_run_begins(
-    given: dict[str, Any], message: str
-) -> None:
+def test_a_wrong_setting_is_reported_before_the_run_begins(given, message) -> None:
     with pytest.raises(ConfigError) as caught:
         evolve("dqn", "CartPole-v1", SEARCH, **{**SMALL, **given}, max_env_steps=300)
     assert message in str(caught.value)
@@ -265,8 +258,6 @@ class Own:
 
 
 class Bare(DQN):
-    """A policy without settings."""
-
     def __init__(self, spec: EnvSpec) -> None:
         super().__init__(spec)
         self.config: Any = None
@@ -285,9 +276,7 @@ class Bare(DQN):
         (DQN, {"search": {"lr": (1e-4, 1e-2)}}, r"`search` is a dict; .* Search\(lr=log_uniform\("),
     ],
 )
-def test_what_cannot_evolve_is_refused_with_advice(
-    policy: Any, more: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_evolve_is_refused_with_advice(policy, more, message) -> None:
     with pytest.raises(ConfigError, match=message):
         evolve(policy, "CartPole-v1", **more, quiet=True)
 
@@ -356,9 +345,7 @@ def test_each_generation_is_reported_as_a_table(result: EvolveResult) -> None:
     assert any("stays" in row for row in rows)
 
 
-def test_one_number_of_env_steps_is_shown_while_it_runs_and_at_its_end(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_one_number_of_env_steps_is_shown_while_it_runs_and_at_its_end(capsys) -> None:
     whole = small(out="shown", quiet=False).numbers
     small(out="shown", quiet=False, resume=True)
     all_steps, evaluated = f"{whole['env_steps']:,}", f"{whole['eval_env_steps']:,}"
@@ -368,7 +355,8 @@ def test_one_number_of_env_steps_is_shown_while_it_runs_and_at_its_end(
     assert f"The run in shown had reached its end at {all_steps} env steps" in shown
 
 
-def test_choices_and_negative_returns_are_drawn_too(result: EvolveResult, tmp_path: Path) -> None:
+def test_choices_and_negative_returns_are_drawn_too(result, tmp_path, monkeypatch) -> None:
+    monkeypatch.undo()
     losing = [
         replace(
             life,

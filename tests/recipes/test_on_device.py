@@ -54,14 +54,7 @@ def test_a_run_on_a_gpu_plays_on_the_cpu(policy: str, tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("policy", "parts"),
-    [
-        ("dqn", {}),
-        ("ppo", {}),
-        ("dqn", {"network": Net}),
-    ],
-)
+@pytest.mark.parametrize(("policy", "parts"), [("dqn", {}), ("ppo", {}), ("dqn", {"network": Net})])
 def test_a_run_of_captured_updates(policy: str, parts: Any, tmp_path: Path) -> None:
     result = train(policy, "CartPole-v1", compile="graph", out=tmp_path, **parts, **PLAIN)
     found: Any = result.policy

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
@@ -29,9 +28,7 @@ def parse(*arguments: str) -> Options:
 
 
 @pytest.mark.parametrize("call", [ding_lite.train, ding_lite.evolve])
-def test_a_call_and_its_command_have_the_options_of_the_one_dataclass(
-    call: Callable[..., Any],
-) -> None:
+def test_a_call_and_its_command_have_the_options_of_the_one_dataclass(call) -> None:
     of_call = [one for one in fields(RunOptions) if call.__name__ in one.metadata["of"]]
     of_python = {one.name: one for one in of_call if one.name not in ("env", "report")}
     parameters = inspect.signature(call).parameters
@@ -68,15 +65,11 @@ OWN = Options(
         ("--out nowhere --resume", replace(OWN, out=Path("nowhere"), resume=True)),
     ],
 )
-def test_every_value_can_be_chosen_and_else_the_programs_own_hold(
-    words: str, options: Options
-) -> None:
+def test_every_value_can_be_chosen_and_else_the_programs_own_hold(words, options) -> None:
     assert parse(*words.split()) == options
 
 
-def test_a_path_may_begin_with_the_home_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_may_begin_with_the_home_folder(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     chosen = parse("--out=~/mine").out, Choices(out="~/mine").given["out"]
     assert chosen == (tmp_path / "mine", tmp_path / "mine")
@@ -118,9 +111,7 @@ def test_what_a_program_has_several_of_can_be_chosen() -> None:
 
 
 @pytest.mark.parametrize("words", [("--sead", "1"), ("--nodes", "2")])
-def test_an_unknown_option_or_one_of_other_programs_ends_the_program(
-    words: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_option_or_one_of_other_programs_ends_the_program(words, capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         parse(*words)
     assert ended.value.code == 2

@@ -35,7 +35,6 @@ def wrapped(env: Any) -> Any:
 
 @pytest.fixture
 def registering(tmp_path: Path) -> Iterator[str]:
-    """A file that registers an environment."""
     file = tmp_path / "registering_line.py"
     file.write_text(
         "import gymnasium\n"
@@ -168,13 +167,10 @@ def test_a_short_name_of_the_environment_of_a_run_is_refused_with_its_full_name(
         make_plan("dqn", "CartPoleEnv", {}, Choices(out=Path("here"), resume=True))
 
 
-def test_a_search_is_refused_for_a_single_agent() -> None:
+def test_what_only_the_other_command_knows_is_refused_in_a_file() -> None:
     Path("mine.toml").write_text('search = {lr = "1e-4:1e-2:log"}\n')
     with pytest.raises(ConfigError, match=r"`search` in mine\.toml is of `evolve`"):
         make_plan("dqn", "CartPole-v1", {}, Choices(config="mine.toml"))
-
-
-def test_a_compiler_is_refused_for_a_population() -> None:
     Path("mine.toml").write_text("compile = 'graph'\n")
     with pytest.raises(ConfigError, match=r"`compile` in mine\.toml is of `train`; .*Leave it"):
         plan_evolution("dqn", "CartPole-v1", None, {}, Choices(config="mine.toml"))

@@ -55,9 +55,7 @@ def test_a_policy_that_learns_once_has_shorter_rollouts() -> None:
     ("max_env_steps", "expected"),
     [(1_000, 200), (400_000, 200), (1_000_000, 500), (20_000_000, 10_000), (10**10, 10_000)],
 )
-def test_a_long_run_writes_fewer_rows_unless_their_period_is_given(
-    max_env_steps: int, expected: int
-) -> None:
+def test_a_long_run_writes_fewer_rows_unless_their_period_is_given(max_env_steps, expected) -> None:
     assert OffPolicyConfig().row_every(max_env_steps) == expected
     assert OffPolicyConfig(log_every=8).row_every(max_env_steps) == 8
 

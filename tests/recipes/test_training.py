@@ -95,9 +95,6 @@ def test_it_returns_the_policy_and_leaves_a_whole_run(run: Watched) -> None:
     assert result.numbers["train_iter"] > 0
     saved = load_checkpoint(result.directory / "checkpoint")
     assert saved.state.keys() == {"policy", "envs", "eval_envs", "task", "replay"}
-
-
-def test_the_best_policy_is_kept_and_speed_and_memory_are_reported(run: Watched) -> None:
     rows = rows_of(run.result.directory)
     assert rows[-1]["memory_mb"] > 10.0
     assert rows[-1]["steps_per_s"] > 0.0
@@ -130,9 +127,7 @@ def test_a_last_policy_that_is_better_than_the_best_evaluated_one_is_delivered(
     )
 
 
-def test_a_run_has_no_result_before_it_has_the_policy_that_this_is_of(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_has_no_result_before_it_has_the_policy_that_this_is_of(here, monkeypatch) -> None:
     def killed(_: Path) -> None:
         raise KeyboardInterrupt
 
@@ -159,10 +154,10 @@ def test_a_finished_run_goes_on_from_its_best_evaluation_whatever_it_has_deliver
     assert longer.numbers["eval_return"] == at_once.numbers["eval_return"]
 
 
-@pytest.mark.parametrize("max_env_steps", [3_000, 30_000])
+@pytest.mark.parametrize("max_env_steps", [3_000, 15_000])
 def test_what_the_best_and_the_last_policy_play_is_within_the_share(max_env_steps: int) -> None:
     few: dict[str, Any] = {"max_env_steps": max_env_steps, "unroll": 64, "epochs": 1}
-    numbers = ding_lite.train("ppo", Survives, quiet=True, hidden=(8,), **few).numbers
+    numbers = ding_lite.train("ppo", Scripted, quiet=True, hidden=(8,), **few).numbers
     assert 0 < numbers["eval_env_steps"] <= 0.05 * numbers["env_steps"]
     assert numbers["delivered"] in ("best", "last")
     assert numbers["other_return"] > 0.0
@@ -193,9 +188,7 @@ def test_a_run_of_an_earlier_version_goes_on_with_the_defaults_of_what_it_did_no
     assert json.loads(file.read_text())["config"]["atari"] is False
 
 
-def test_what_comes_back_is_the_policy_of_the_best_evaluation(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_comes_back_is_the_policy_of_the_best_evaluation(monkeypatch) -> None:
     values = iter([1.0, 3.0, 2.0])
     module = import_module("ding_lite.middleware.evaluate")
     monkeypatch.setattr(module, "play", lambda *args, **more: Played(next(values), 8, 20))
@@ -262,9 +255,7 @@ def test_numbers_of_numpy_are_options_like_those_of_python() -> None:
     assert longer.numbers["env_steps"] == 128
 
 
-def test_the_current_folder_may_change_during_a_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_current_folder_may_change_during_a_run(tmp_path, capsys) -> None:
     def elsewhere(ctx: Any) -> None:
         (tmp_path / "elsewhere").mkdir(exist_ok=True)
         os.chdir(tmp_path / "elsewhere")
@@ -275,12 +266,6 @@ def test_the_current_folder_may_change_during_a_run(
     left = {path.name for path in (tmp_path / "here").iterdir()}
     assert left >= {"metrics.jsonl", "checkpoint", "best", "curve.png", "result.json"}
     assert "  checkpoint   here/checkpoint" in capsys.readouterr().err
-
-
-def test_atari_is_refused_where_there_is_no_game() -> None:
-    for run in (ding_lite.train, ding_lite.evolve):
-        with pytest.raises(ConfigError, match="`atari` is on, but CartPoleEnv is no Atari game"):
-            run("dqn", "CartPole-v1", atari=True, quiet=True)
 
 
 @pytest.mark.parametrize(
@@ -296,6 +281,9 @@ def test_atari_is_refused_where_there_is_no_game() -> None:
         ({"target": "x"}, "`target` is 'x'; it must be a number"),
         ({"out": "a", "resume": "runs/x"}, "`resume` is 'runs/x'; it must be one of: False, True"),
         ({"smoke": "no"}, "`smoke` is 'no'; it must be one of: False, True"),
+        ({"atari": True}, "`atari` is on, but CartPoleEnv is no Atari game"),
+        ({"target_margin": -1.0}, r"`target_margin` is -1\.0; it must be at least 0\.0"),
+        ({"episode_limit": 0}, "`episode_limit` is 0"),
         ({"device": "cuda:77"}, r"which cannot be used here: .*\w\. Use \"cpu\""),
     ],
 )
@@ -314,8 +302,6 @@ def test_it_goes_on_where_the_target_is_not_exceeded_by_the_margin() -> None:
         result = train(**few, resume=True, max_env_steps=max_env_steps)
         assert result.solved is True
         assert result.numbers["env_steps"] == max_env_steps
-    with pytest.raises(ConfigError, match=r"`target_margin` is -1\.0; it must be at least 0\.0"):
-        train(target_margin=-1.0)
 
 
 @pytest.mark.parametrize(("confirm", "expected"), [(60, [20, 60]), (0, [20])])
@@ -353,11 +339,8 @@ def test_by_default_evaluations_stay_within_a_tenth_of_the_env_steps() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (
-            {"eval_share": 0.1, "eval_every": 1_000},
-            "There were no evaluations before the verdict, as",
-        ),
-        ({"eval_share": 9.0, "eval_every": 500}, ""),
+        ({"eval_share": 0.1, "eval_every": 1_000}, "There were no evaluations before the verdict"),
+        ({"eval_share": 9.0, "eval_every": 500, "eval_episodes": 1}, ""),
         ({"target": -1e6, "target_margin": 2e6}, ""),
     ],
 )
@@ -371,9 +354,7 @@ def test_a_run_says_how_to_have_more_evaluations_where_the_share_allows_few(
 
 
 @pytest.mark.parametrize(("length", "episodes"), [(100, 2), (300, 1)])
-def test_a_verdict_of_a_short_run_has_one_episode_beyond_its_share(
-    length: int, episodes: int
-) -> None:
+def test_a_verdict_of_a_short_run_has_one_episode_beyond_its_share(length, episodes) -> None:
     made: dict[str, Any] = {"env_args": {"length": length}, "max_env_steps": 2_000}
     numbers = ding_lite.train("dqn", Lasts, update_ratio=0.05, quiet=True, **made).numbers
     assert numbers["verdict_env_steps"] == length * episodes
@@ -420,54 +401,39 @@ def test_a_run_that_is_shorter_than_a_block_of_env_steps_makes_a_shorter_block(
     assert longer.numbers["env_steps"] >= 992
 
 
-class Survives(gymnasium.Env[Any, Any]):
-    """Ends in each step with a probability, and has no time limit."""
+class Scripted(gymnasium.Env[Any, Any]):
+    """Ends by what is played in it, or very late."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
+        self.age = 0
         return np.zeros(2, np.float32), {}
 
     def step(self, action: Any) -> Any:
-        return np.zeros(2, np.float32), 1.0, bool(self.np_random.random() < 0.1), False, {}
+        self.age += 1
+        return np.zeros(2, np.float32), *self.play(action), self.age >= 20_000, {}
+
+    def play(self, action: Any) -> tuple[float, bool]:
+        """Ends in each step with a probability."""
+        return 1.0, bool(self.np_random.random() < 0.1)
 
 
-class Lasts(gymnasium.Env[Any, Any]):
-    """Ends after some env steps, and has no time limit."""
-
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
+class Lasts(Scripted):
     def __init__(self, length: int) -> None:
         self.length = length
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.age = 0
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.age += 1
-        return np.zeros(2, np.float32), 1.0, self.age >= self.length, False, {}
+    def play(self, action: Any) -> tuple[float, bool]:
+        return 1.0, self.age >= self.length
 
 
-class Waits(gymnasium.Env[Any, Any]):
+class Waits(Scripted):
     """Ends soon if acted in at random, and very late if nothing is done."""
 
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.age = 0
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.age += 1
-        ends = bool(action == 1 and self.np_random.random() < 0.1)
-        return np.zeros(2, np.float32), -float(action), ends, self.age >= 20_000, {}
+    def play(self, action: Any) -> tuple[float, bool]:
+        return -float(action), bool(action == 1 and self.np_random.random() < 0.1)
 
 
 def test_evaluations_of_a_policy_that_only_waits_keep_to_their_share() -> None:
@@ -519,8 +485,6 @@ def test_an_episode_limit_cuts_what_is_learned_from_and_no_evaluation() -> None:
     assert max(row["eval_return"] for row in rows if "eval_return" in row) > 5.0
     assert result.numbers["eval_return"] > 5.0
     assert load_policy(result.directory).config == result.policy.config
-    with pytest.raises(ConfigError, match="`episode_limit` is 0"):
-        train(episode_limit=0)
 
 
 class Net(torch.nn.Module):
@@ -536,8 +500,6 @@ class Net(torch.nn.Module):
 
 
 class Linear(TorchPolicy[TorchPolicyConfig]):
-    """A policy of one's own, likewise."""
-
     def build(self) -> None:
         self.net = Net(self.spec)
 
@@ -698,17 +660,13 @@ def test_a_policy_with_memory_learns_from_sequences_and_goes_on(tmp_path: Path) 
     assert policy.act(np.ones((2, 1), np.float32), explore=False, memory=memory).shape == (2,)
 
 
-def test_a_damaged_best_policy_is_found_before_the_run_goes_on(tmp_path: Path) -> None:
-    given: dict[str, Any] = {"out": tmp_path, "smoke": True, "quiet": True}
-    ding_lite.train("dqn", "CartPole-v1", **given)
-    result = (tmp_path / "result.json").read_text()
-    [tensors] = (tmp_path / "best").glob("tensors-*")
+def test_a_damaged_best_policy_is_found_before_the_run_goes_on(here: Path) -> None:
+    result = (here / "result.json").read_text()
+    [tensors] = (here / "best_evaluated").glob("tensors-*")
     tensors.write_bytes(tensors.read_bytes()[:10])
     with pytest.raises(CheckpointError, match=r"damaged.*To go on without it, delete .*best"):
-        ding_lite.train("dqn", "CartPole-v1", resume=True, max_env_steps=2_600, **given)
-    assert (tmp_path / "result.json").read_text() == result
-    shutil.rmtree(tmp_path / "best")
-    ding_lite.train("dqn", "CartPole-v1", resume=True, max_env_steps=2_600, **given)
+        train(**{**EVALUATED, "max_env_steps": 200}, out=here, resume=True)
+    assert (here / "result.json").read_text() == result
 
 
 class Summing(TorchPolicy[TorchPolicyConfig]):

@@ -41,7 +41,6 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """Where it is kept until it is complete."""
         return FOLDER / self.env.replace("/", "-") / f"{self.side}-{self.policy}-{self.seed}"
 
     @property
@@ -104,7 +103,6 @@ def is_complete(job: Job) -> bool:
 
 
 def keep(job: Job, result: dict[str, Any]) -> None:
-    """Add a result to those of its environment."""
     about = {
         "date": datetime.now(UTC).date().isoformat(),
         "commit": commit_here(),
@@ -183,7 +181,6 @@ def theirs(job: Job, seconds: float) -> dict[str, Any] | None:
 
 
 def target_of(job: Job) -> float:
-    """Return the return that a preset is to reach."""
     return make_plan(job.policy, job.env, {}, Choices()).options.target
 
 

@@ -51,14 +51,12 @@ which plays easier games: MinAtar repeats the last action in a tenth of the env 
 
 
 def rows_of(env: str) -> list[dict[str, Any]]:
-    """Return the results that there are of an environment."""
     file = FOLDER / "data" / f"{_file_name(env)}.json"
     rows: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
     return rows
 
 
 def save_rows(env: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Write all results of an environment."""
     file = FOLDER / "data" / f"{_file_name(env)}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(row) for row in sorted(rows, key=lambda row: _order(row)))
@@ -99,7 +97,6 @@ def write() -> None:
 
 
 def markdown() -> str:
-    """Render the page."""
     lines, missing = [INTRODUCTION], []
     for group, envs in TASKS.items():
         sections = [("", f"### {env}", "", *_section(env)) for env in envs if rows_of(env)]
@@ -152,7 +149,6 @@ def _section(env: str) -> Iterator[str]:
 
 
 def _missing(env: str) -> list[str]:
-    """Return the policies without a result."""
     there = {row["policy"] for row in rows_of(env)}
     return [policy for policy in policies_of(env) if policy not in there]
 
@@ -173,7 +169,6 @@ def _line(policy: str, name: str, rows: Sequence[dict[str, Any]]) -> str:
 
 
 def draw(env: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Draw all evaluations of an environment, a panel for each policy."""
     from matplotlib.figure import Figure
 
     policies = [p for p in policies_of(env) if any(row["policy"] == p for row in rows)]

@@ -140,5 +140,4 @@ for _robot in ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5"):
 
 
 def policies_of(env: str) -> tuple[str, ...]:
-    """Return the policies of an environment."""
     return next(envs[env] for envs in TASKS.values() if env in envs)

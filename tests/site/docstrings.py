@@ -13,6 +13,5 @@ class OurSections(griffe.Extension):  # type: ignore[misc]
     """Rewrite each docstring before it is parsed."""
 
     def on_object(self, *, obj: Any, **_: Any) -> None:
-        """Rewrite the docstring of an object."""
         if obj.docstring is not None:
             obj.docstring.value = in_google_style(obj.docstring.value)

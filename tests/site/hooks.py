@@ -28,8 +28,6 @@ _CONTEXT = re.compile(r"^Context:\n((?: {4}.*\n)+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Name:
-    """A public name."""
-
     module: str
     """The public module from which it is imported."""
     name: str
@@ -82,7 +80,6 @@ def reference_page(module: str, public: Mapping[str, Sequence[Name]]) -> str:
 
 
 def _entry_of(name: Name, public: Mapping[str, Sequence[Name]]) -> str | None:
-    """Return the entry of a name that the page of another module describes."""
     around = [other for other in public if f"{name.home}.".startswith(f"{other}.")]
     owner = max(around, key=len, default="")
     others = public.get(owner, [])
@@ -154,14 +151,12 @@ def in_google_style(docstring: str) -> str:
 
 
 def on_config(config: Any) -> Any:
-    """Fill in the nav."""
     config.nav = expanded(config.nav, all_pages(Path(config.docs_dir)))
     config.watch.append(str(PUBLIC_API))
     return config
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages of the reference."""
     from mkdocs.structure.files import File
 
     for module in NAMES:

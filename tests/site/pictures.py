@@ -40,7 +40,6 @@ class Picture:
             self.words(x, y + 5 + 17 * row - 8.5 * (len(words) - 1), word, GREY if row else INK)
 
     def words(self, x: float, y: float, text: str, color: str = GREY) -> None:
-        """Write a line of words, with its middle at `x`."""
         self.shapes.append(
             f'<text x="{x:g}" y="{y:g}" text-anchor="middle" fill="{color}">{escape(text)}</text>'
         )
@@ -59,12 +58,10 @@ class Picture:
         )
 
     def chain(self, *names: str) -> None:
-        """Draw an arrow from each box to the next one."""
         for one, other in pairwise(names):
             self.line(one, other)
 
     def path(self, data: str) -> None:
-        """Draw a dashed path with a tip."""
         self.lines.append(f'<path d="{data}" stroke-dasharray="5 4" marker-end="url(#tip)"/>')
 
     def svg(self) -> str:
@@ -92,7 +89,6 @@ def _way_out(half_width: float, dx: float, dy: float) -> float:
 
 
 def node(picture: Picture, number: int, role: str, x: float, y: float) -> str:
-    """Draw a node; return its name."""
     picture.box(str(number), x, y, f"node {number}", role, color=COLORS.get(role, GREY))
     return str(number)
 

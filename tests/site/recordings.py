@@ -164,7 +164,6 @@ def _timed(row: Row, number: int, start: float, end: float, *, is_last: bool) ->
 
 
 def save(name: str, shown_as: str, command: list[str], columns: int, **limits: Any) -> None:
-    """Record a command, below the words by which a user starts it."""
     prompt = (0.0, f"\x1b[90m$\x1b[0m {shown_as}\r\n".encode())
     states = frames([prompt, *record(command, columns, **limits)], columns)
     (IMAGES / name).write_text(svg(states, columns, shown_as))

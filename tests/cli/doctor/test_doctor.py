@@ -13,8 +13,8 @@ import pytest
 
 from ding_lite.cli.doctor import doctor
 from ding_lite.cli.doctor.doctor import Finding
+from ding_lite.cli.main import main
 from ding_lite.errors import pip_line
-from tests.cli.calls import MODULE, environment
 
 pytestmark = pytest.mark.usefixtures("_here")
 
@@ -24,23 +24,16 @@ def look(name: str) -> list[Finding]:
 
 
 @pytest.mark.procs
-def test_all_is_well_where_the_tests_run(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
-    done = subprocess.run(
-        [sys.executable, *MODULE, "doctor"],
-        cwd=tmp_path,
-        env=environment(DING_LITE_PORTS="50515", DING_LITE_ROLES="learner"),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr == ""
-    subjects = {line[6:20].strip(): line[:4].strip() for line in done.stdout.splitlines()[:-2]}
+def test_all_is_well_where_the_tests_run(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("DING_LITE_PORTS", "50515")
+    monkeypatch.setenv("DING_LITE_ROLES", "learner")
+    code = main(["doctor"])
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, ""), out
+    subjects = {line[6:20].strip(): line[:4].strip() for line in out.splitlines()[:-2]}
     for subject in ("python", "packages", "runs", "nodes by ipc", "nodes by tcp", "threads", "gpu"):
         assert subjects[subject] == "ok", subject
-    assert done.stdout.splitlines()[-1].endswith("ding_lite can run on this machine.")
+    assert out.splitlines()[-1].endswith("ding_lite can run on this machine.")
 
 
 @pytest.mark.parametrize(("no_color", "begins"), [("", "\x1b[32mok  \x1b[0m  "), ("1", "ok    ")])

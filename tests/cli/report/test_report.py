@@ -31,9 +31,7 @@ def written(*words: str) -> Page:
     return Page.of("page.html")
 
 
-def test_seeds_are_one_curve_with_a_band_and_other_settings_another(
-    runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_seeds_are_one_curve_with_a_band_and_other_settings_another(runs, capsys) -> None:
     page = written(str(runs / "runs/dqn"), "--no-video")
     assert capsys.readouterr().out == "Written to page.html\n"
     assert {"dqn on CartPole-v1", "lr 0.003 (3 seeds)", "lr 0.25"} <= set(page.texts)
@@ -166,36 +164,34 @@ def test_a_run_without_evaluations_or_with_half_a_line_has_a_page(runs: Path) ->
     assert "none yet" in page.texts
 
 
-def test_one_evaluation_and_a_verdict_of_one_episode_are_no_plurals() -> None:
-    leave("r", rows=3)
-    Path("r/result.json").write_text('{"eval_return": 3.0, "eval_episodes": 1}')
-    page = written("r", "--no-video")
-    assert {"1 evaluation", "3 in 1 episode"} <= set(page.texts)
+TRAINING = "* of training episodes, which explore, as the run has no evaluation"
 
 
-def test_returns_of_training_are_marked_as_those_of_evaluations_are_not() -> None:
-    leave("r/1", rows=1)
-    page = written("r", "--no-video")
-    assert page.texts.count("5*") == 2
-    assert "* of training episodes, which explore, as the run has no evaluation" in page.texts
-    leave("evaluated")
-    assert not any("*" in text for text in written("evaluated", "--no-video").texts)
+@pytest.mark.parametrize(
+    ("rows", "result", "told"),
+    [
+        (3, '{"eval_return": 3.0, "eval_episodes": 1}', {"1 evaluation", "3 in 1 episode"}),
+        (1, None, {"5*", TRAINING}),
+        (4, None, {"4.0 s", "none yet"}),
+        (4, '{"eval_return": 3.0, "eval_episodes": 1, "wall_s": 116.51}', {"116.5 s"}),
+    ],
+    ids=["no plurals", "of training", "under way", "whole time"],
+)
+def test_the_numbers_of_a_run_are_told_with_what_they_are_of(rows, result, told) -> None:
+    leave("r", rows=rows)
+    if result:
+        Path("r/result.json").write_text(result)
+    texts = written("r", "--no-video").texts
+    assert told <= {*texts}
+    assert any("*" in text for text in texts) == (TRAINING in told)
 
 
 def test_a_run_without_a_description_has_no_final_evaluation_to_wait_for() -> None:
     leave("r")
-    assert "none yet" in written("r", "--no-video").texts
     Path("r/config.json").unlink()
     texts = written("r", "--no-video").texts
     assert {"unknown", "none"} <= set(texts)
     assert "none yet" not in texts
-
-
-def test_the_time_in_the_results_is_that_of_the_whole_run() -> None:
-    leave("r")
-    assert "4.0 s" in written("r", "--no-video").texts
-    Path("r/result.json").write_text('{"eval_return": 3.0, "eval_episodes": 1, "wall_s": 116.51}')
-    assert "116.5 s" in written("r", "--no-video").texts
 
 
 def test_nodes_have_a_state_only_while_the_run_goes_on() -> None:
@@ -247,9 +243,7 @@ def test_the_state_of_a_run_is_told(runs: Path) -> None:
         (["r", "--out", "r/config.json/x"], "r/config.json cannot be made: it is there, and no"),
     ],
 )
-def test_what_makes_no_report_is_told_in_a_sentence(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_makes_no_report_is_told_in_a_sentence(words, message, capsys) -> None:
     for name in ("r", "damaged", "new"):
         leave(name)
     for name in ("empty", "foreign"):
@@ -262,9 +256,7 @@ def test_what_makes_no_report_is_told_in_a_sentence(
     assert message in capsys.readouterr().err
 
 
-def test_a_page_in_a_new_folder_of_the_run_in_this_one_names_the_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_page_in_a_new_folder_of_the_run_in_this_one_names_the_run(monkeypatch) -> None:
     leave("r")
     monkeypatch.chdir("r")
     assert main(["report", ".", "--no-video", "--out", "new/page.html"]) == 0
@@ -273,9 +265,7 @@ def test_a_page_in_a_new_folder_of_the_run_in_this_one_names_the_run(
     assert "." not in page.texts
 
 
-def test_a_page_for_which_there_is_no_room_leaves_nothing_behind(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_page_for_which_there_is_no_room_leaves_nothing_behind(capsys) -> None:
     leave("r")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))
@@ -308,7 +298,7 @@ def test_an_axis_has_a_few_round_numbers(low: float, high: float) -> None:
 def test_nodes_and_their_messages_are_recorded_and_drawn(process: Warm, tmp_path: Path) -> None:
     example = ROOT / "examples" / "impala_cartpole.py"
     words = ["--max-env-steps", "6000", "--target", "1000", "--out", "here"]
-    message = process.run(example, *words, seconds=100.0, folder=tmp_path)
+    message = process.run(example, *words, seconds=100.0, folder=tmp_path, finalize=False)
     assert message.code == 0, message.err
     page = written("here", "--no-video")
     assert "Nodes and their messages" in page.texts

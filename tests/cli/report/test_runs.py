@@ -52,9 +52,7 @@ def test_they_are_sorted_by_any_column(capsys: pytest.CaptureFixture[str]) -> No
     assert tuple(newest) == (*SORTED_BY, "training_last", "training_best")
 
 
-def test_returns_of_training_are_marked_and_the_final_evaluation_has_its_own_column(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_returns_of_training_are_marked_and_the_final_evaluation_has_its_own_column(capsys) -> None:
     leave("runs/1")
     leave("runs/2", rows=1)
     for run, result in (
@@ -77,9 +75,7 @@ def test_returns_of_training_are_marked_and_the_final_evaluation_has_its_own_col
     assert [two[name] for name in ("last", "final", "training_last")] == [None, None, 5.0]
 
 
-def test_the_newest_is_first_where_an_hour_of_local_times_comes_twice(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_is_first_where_an_hour_of_local_times_comes_twice(capsys, monkeypatch) -> None:
     monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
     time.tzset()
     for number, seconds in ((1, 1792888200), (2, 1792890000)):  # 02:30 and, after it, 02:00
@@ -112,9 +108,7 @@ def test_names_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -
     assert err.count(r"\x1b]0;title") == 3
 
 
-def test_damaged_folders_are_told_and_left_out_as_are_foreign_ones(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_damaged_folders_are_told_and_left_out_as_are_foreign_ones(capsys) -> None:
     leave("runs/1")
     for name, text in (("half", '{"example": "d'), ("foreign", '{"name": 3}')):
         Path(f"runs/{name}").mkdir()

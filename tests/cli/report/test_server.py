@@ -59,9 +59,7 @@ def test_one_page_is_served_and_nothing_else(server: Server) -> None:
     assert asked(url, method="POST")[0] == 501
 
 
-def test_idle_connections_take_a_limited_number_of_threads(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_connections_take_a_limited_number_of_threads(server, monkeypatch) -> None:
     before = threading.active_count()
     monkeypatch.setattr("ding_lite.cli.report.server._MOST_THREADS", before + 3)
     place = "127.0.0.1", server.server_port
@@ -75,9 +73,7 @@ def test_idle_connections_take_a_limited_number_of_threads(
     assert asked(server.url)[0] == 200
 
 
-def test_a_request_has_a_deadline_even_if_each_byte_of_it_is_in_time(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_has_a_deadline_even_if_each_byte_of_it_is_in_time(server, monkeypatch) -> None:
     monkeypatch.setattr("ding_lite.cli.report.server._Handler.timeout", 0.5)
     began = SYSTEM_CLOCK.now()
     place = "127.0.0.1", server.server_port

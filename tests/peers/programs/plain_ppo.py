@@ -18,7 +18,6 @@ class PlainPPO(TutorialPPO):
         super().__init__(width, lr=2.5e-4, entropy_coef=0.01)
 
     def learn(self, rollout, last_obs, goes_on, batch):
-        """Learn from observations, actions, their log-probabilities, rewards and values."""
         obs, action, log_prob, reward, value = rollout
         with torch.no_grad():
             after, last = torch.cat((value[1:], self.critic(last_obs).T)), 0.0

@@ -144,9 +144,7 @@ def test_the_seeds_criterion_has_an_env_and_a_target_of_its_own(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("target", "solved"), [("30", True), ("199", False)])
-def test_the_last_line_says_how_many_episodes_it_took(
-    target: str, solved: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_last_line_says_how_many_episodes_it_took(target, solved, capsys) -> None:
     options = parse("--criterion", "seed", "--target", target, "--max-env-steps", "4000")
     with Run("mine", options) as run, make_envs(options.env, 2, seed=1) as envs:
         policy = DQN(envs.spec, DQNConfig(hidden=(8,), n_step=1))

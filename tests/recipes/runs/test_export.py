@@ -20,23 +20,10 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
+from ding_lite import rl
 from ding_lite.errors import ConfigError, MissingExtraError, pip_line
 from ding_lite.recipes import export_policy
 from ding_lite.recipes.runs import export
-from ding_lite.rl import (
-    A2C,
-    DDPG,
-    DQN,
-    IMPALA,
-    PPO,
-    R2D2,
-    SAC,
-    TD3,
-    DQNConfig,
-    EnvSpec,
-    PPOConfig,
-    TD3Config,
-)
 from examples.own.discrete_sac import DiscreteSAC
 from examples.own.qr_dqn import QRDQN
 from examples.own.rainbow import Rainbow
@@ -46,17 +33,17 @@ from tests.evolution.batched.test_modules import Branches
 from tests.rl.policies.test_box_policy import batch as of_arm
 from tests.rl.policies.test_dqn import CARTPOLE, batch
 
-SCREEN = EnvSpec(
+SCREEN = rl.EnvSpec(
     env_id="x", obs_space=Box(0, 255, (36, 36, 3), dtype=np.uint8), action_space=Discrete(3)
 )
-ARM = EnvSpec(
+ARM = rl.EnvSpec(
     env_id="x",
     obs_space=Box(-np.inf, np.inf, (5,), dtype=np.float32),
     action_space=Box(np.array([-2, 0], np.float32), np.array([3, 10], np.float32)),
 )
 
 
-def with_dropout(spec: EnvSpec) -> nn.Module:
+def with_dropout(spec: rl.EnvSpec) -> nn.Module:
     return nn.Sequential(
         nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 2)
     )
@@ -82,32 +69,32 @@ class Stochastic(DiscreteSAC):
         return found.sample() if explore else found.probs.argmax(-1)
 
 
-def normalized() -> DQN:
-    policy = DQN(CARTPOLE, DQNConfig(hidden=(8,), normalize_obs=True))
+def normalized() -> rl.DQN:
+    policy = rl.DQN(CARTPOLE, rl.DQNConfig(hidden=(8,), normalize_obs=True))
     policy.learn(batch(0))
     return policy
 
 
-def normalized_td3() -> TD3:
-    policy = TD3(ARM, TD3Config(normalize_obs=True))
+def normalized_td3() -> rl.TD3:
+    policy = rl.TD3(ARM, rl.TD3Config(normalize_obs=True))
     policy.learn(of_arm(0, spec=ARM))
     return policy
 
 
 POLICIES: dict[str, Any] = {
-    "dqn": lambda: DQN(CARTPOLE, DQNConfig(hidden=(8, 8))),
-    "dueling": lambda: DQN(CARTPOLE, DQNConfig(hidden=(8,), dueling=True)),
-    "image": lambda: DQN(SCREEN, DQNConfig(hidden=(8,))),
+    "dqn": lambda: rl.DQN(CARTPOLE, rl.DQNConfig(hidden=(8, 8))),
+    "dueling": lambda: rl.DQN(CARTPOLE, rl.DQNConfig(hidden=(8,), dueling=True)),
+    "image": lambda: rl.DQN(SCREEN, rl.DQNConfig(hidden=(8,))),
     "normalize_obs": normalized,
-    "own network": lambda: DQN(CARTPOLE, network=with_dropout),
-    "own network with len(obs)": lambda: DQN(CARTPOLE, network=ByLength()),
-    "own network, compiled": lambda: DQN(
+    "own network": lambda: rl.DQN(CARTPOLE, network=with_dropout),
+    "own network with len(obs)": lambda: rl.DQN(CARTPOLE, network=ByLength()),
+    "own network, compiled": lambda: rl.DQN(
         CARTPOLE, network=torch.compile(with_dropout(CARTPOLE), backend="eager")
     ),
-    "ddpg": lambda: DDPG(ARM),
+    "ddpg": lambda: rl.DDPG(ARM),
     "td3": normalized_td3,
-    "sac": lambda: SAC(ARM),
-    "td3 of images": lambda: TD3(replace(SCREEN, action_space=ARM.action_space)),
+    "sac": lambda: rl.SAC(ARM),
+    "td3 of images": lambda: rl.TD3(replace(SCREEN, action_space=ARM.action_space)),
     "qr_dqn": lambda: QRDQN(CARTPOLE),
     "own algorithm with a distribution": lambda: Stochastic(CARTPOLE),
     "rainbow": lambda: Rainbow(CARTPOLE),
@@ -115,13 +102,11 @@ POLICIES: dict[str, Any] = {
 }
 SELDOM = ("dqn", "ddpg", "td3 of images")
 """Those that have nothing that others do not have; left to `make test-slow`."""
-OFTEN = ("sac",)
-"""Those of which each test run writes an ONNX file, which takes seconds; tests below write more."""
 SLOW = pytest.mark.slow
 ALONE = 'assert not any(name.startswith("ding_lite") for name in sys.modules)'
 
 
-def observations(spec: EnvSpec) -> np.ndarray:
+def observations(spec: rl.EnvSpec) -> np.ndarray:
     rng = np.random.default_rng(0)
     if spec.obs_dtype is np.uint8:
         return rng.integers(0, 256, (8, *spec.obs_shape)).astype(np.uint8)
@@ -143,7 +128,7 @@ def check(policy: Any, obs: np.ndarray, found: np.ndarray) -> None:
     with torch.no_grad():
         expected = policy.module.eval()(torch.from_numpy(obs)).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    best = found.argmax(1) if isinstance(policy, DQN) else found
+    best = found.argmax(1) if isinstance(policy, rl.DQN) else found
     np.testing.assert_allclose(best, policy.act(obs, explore=False), rtol=1e-4, atol=1e-5)
 
 
@@ -151,7 +136,7 @@ def check(policy: Any, obs: np.ndarray, found: np.ndarray) -> None:
     ("name", "form"),
     [
         *(pytest.param(name, "torch", marks=SLOW if name in SELDOM else ()) for name in POLICIES),
-        *(pytest.param(name, "onnx", marks=() if name in OFTEN else SLOW) for name in POLICIES),
+        *(pytest.param(name, "onnx", marks=SLOW) for name in POLICIES),  # it takes seconds
     ],
 )
 def test_a_file_computes_what_the_policy_does(name: str, form: str, tmp_path: Path) -> None:
@@ -173,7 +158,7 @@ server.handle_request()
 
 def test_the_server_of_the_page_answers_a_request(tmp_path: Path) -> None:
     [code] = [block.code for block in blocks(PAGE.read_text()) if "def serve(" in block.code]
-    policy = DQN(CARTPOLE)
+    policy = rl.DQN(CARTPOLE)
     export_policy(policy, tmp_path / "policy.onnx")
     obs = observations(CARTPOLE)
     command = [sys.executable, "-c", f"{code}{ONE_REQUEST}import sys\n{ALONE}"]
@@ -191,8 +176,6 @@ def test_the_server_of_the_page_answers_a_request(tmp_path: Path) -> None:
 
 
 class OfParts(nn.Module):
-    """Takes a tree."""
-
     def __init__(self) -> None:
         super().__init__()
         self.at, self.speed = nn.Linear(3, 4), nn.Linear(2, 4)
@@ -202,18 +185,18 @@ class OfParts(nn.Module):
         return values
 
 
-@pytest.mark.parametrize("network", [pytest.param(None, marks=SLOW), OfParts, SAC])
+@pytest.mark.parametrize("network", [pytest.param(None, marks=SLOW), OfParts, rl.SAC])
 def test_each_part_of_an_observation_is_an_input(network: Any, tmp_path: Path) -> None:
     space = Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,)))
-    spec = EnvSpec(env_id="x", obs_space=space, action_space=Discrete(4))
+    spec = rl.EnvSpec(env_id="x", obs_space=space, action_space=Discrete(4))
     policy: Any
-    if network is SAC:  # with convolutions
+    if network is rl.SAC:  # with convolutions
         space = Dict({**space.spaces, "map": Box(-1.0, 1.0, (5, 6))})
-        policy = SAC(replace(spec, obs_space=space, action_space=ARM.action_space))
+        policy = rl.SAC(replace(spec, obs_space=space, action_space=ARM.action_space))
     else:
-        policy = DQN(spec, network=network and network())
+        policy = rl.DQN(spec, network=network and network())
     obs = observations(policy.spec)
-    expected = policy.act(obs, explore=False) if network is SAC else policy.q_values(obs)
+    expected = policy.act(obs, explore=False) if network is rl.SAC else policy.q_values(obs)
     parts = cast(dict[str, np.ndarray], policy.spec.unpack(obs))
     session = onnxruntime.InferenceSession(str(export_policy(policy, tmp_path / "policy.onnx")))
     [found] = session.run(None, {f"obs.{name}": part for name, part in parts.items()})
@@ -223,9 +206,9 @@ def test_each_part_of_an_observation_is_an_input(network: Any, tmp_path: Path) -
     np.testing.assert_allclose(run(tensors).detach(), expected, rtol=1e-4, atol=1e-5)
 
 
-def actor_critic(kind: Any, spec: EnvSpec) -> PPO:
+def actor_critic(kind: Any, spec: rl.EnvSpec) -> rl.PPO:
     normalizes = not spec.is_image
-    return PPO(spec, PPOConfig(memory=kind, memory_size=8, normalize_obs=normalizes))
+    return rl.PPO(spec, rl.PPOConfig(memory=kind, memory_size=8, normalize_obs=normalizes))
 
 
 def test_memory_behind_normalised_observations_is_exported(tmp_path: Path) -> None:
@@ -242,9 +225,9 @@ def test_memory_behind_normalised_observations_is_exported(tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", [CARTPOLE, SCREEN])
 @pytest.mark.parametrize(
-    "make", [RecurrentPPO, R2D2, partial(actor_critic, "gru"), partial(actor_critic, "lstm")]
+    "make", [RecurrentPPO, rl.R2D2, partial(actor_critic, "gru"), partial(actor_critic, "lstm")]
 )
-def test_states_come_in_and_go_out(make: Any, spec: EnvSpec, tmp_path: Path) -> None:
+def test_states_come_in_and_go_out(make: Any, spec: rl.EnvSpec, tmp_path: Path) -> None:
     if spec is SCREEN and make is RecurrentPPO:
         pytest.skip("its network is for numbers")
     policy = make(spec)
@@ -263,14 +246,12 @@ def test_states_come_in_and_go_out(make: Any, spec: EnvSpec, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("kind", "spec"),
     [
-        pytest.param(kind, spec, marks=() if (kind, spec) == (PPO, SCREEN) else SLOW)
-        for kind in (PPO, A2C, IMPALA)
+        pytest.param(kind, spec, marks=() if (kind, spec) == (rl.PPO, SCREEN) else SLOW)
+        for kind in (rl.PPO, rl.A2C, rl.IMPALA)
         for spec in (CARTPOLE, SCREEN, ARM)
     ],
 )
-def test_actor_critics_return_action_parameters_and_values(
-    kind: Any, spec: EnvSpec, tmp_path: Path
-) -> None:
+def test_actor_critics_return_action_parameters_and_values(kind, spec, tmp_path) -> None:
     policy = kind(spec)
     session = onnxruntime.InferenceSession(str(export_policy(policy, tmp_path / "policy.onnx")))
     obs = observations(spec)
@@ -298,7 +279,7 @@ class WideMeans(nn.Module):
         return found[:, :-1], found[:, -1]
 
 
-@pytest.mark.parametrize(("kind", "num_outputs"), [(PPO, 2), (A2C, 4), (IMPALA, 2)])
+@pytest.mark.parametrize(("kind", "num_outputs"), [(rl.PPO, 2), (rl.A2C, 4), (rl.IMPALA, 2)])
 def test_a_file_of_an_actor_critic_gives_actions_within_all_kinds_of_bounds(
     kind: Any, num_outputs: int, tmp_path: Path
 ) -> None:
@@ -318,22 +299,20 @@ VECTOR, TREE = CARTPOLE.obs_space, Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,
 @pytest.mark.parametrize(
     ("make", "space", "form"),
     [
-        pytest.param(DQN, VECTOR, "torch", id="dqn"),
-        pytest.param(PPO, VECTOR, "torch", id="ppo"),
+        pytest.param(rl.DQN, VECTOR, "torch", id="dqn"),
+        pytest.param(rl.PPO, VECTOR, "torch", id="ppo"),
         pytest.param(
-            lambda spec: PPO(spec, PPOConfig(memory="gru", normalize_obs=True)),
+            lambda spec: rl.PPO(spec, rl.PPOConfig(memory="gru", normalize_obs=True)),
             TREE,
             "onnx",
             id="ppo-memory",
         ),
-        pytest.param(R2D2, VECTOR, "torch", id="r2d2"),
-        pytest.param(lambda spec: R2D2(spec, network=AddsUp), VECTOR, "torch", id="r2d2-own"),
+        pytest.param(rl.R2D2, VECTOR, "torch", id="r2d2"),
+        pytest.param(lambda spec: rl.R2D2(spec, network=AddsUp), VECTOR, "torch", id="r2d2-own"),
     ],
 )
-def test_a_file_chooses_legal_actions_only(
-    make: Any, space: Any, form: str, tmp_path: Path
-) -> None:
-    spec = EnvSpec(env_id="x", obs_space=space, action_space=Discrete(4), has_action_mask=True)
+def test_a_file_chooses_legal_actions_only(make, space, form, tmp_path) -> None:
+    spec = rl.EnvSpec(env_id="x", obs_space=space, action_space=Discrete(4), has_action_mask=True)
     policy, rng = make(spec), np.random.default_rng(0)
     parts = rng.normal(size=(8, *spec.obs_shape)).astype(np.float32)
     legal = rng.random((8, 4)) < 0.4
@@ -342,7 +321,7 @@ def test_a_file_chooses_legal_actions_only(
     path = export_policy(policy, tmp_path / f"policy{export.SUFFIXES[form]}")
     size = getattr(policy, "state_size", 0)
     states = [np.zeros((8, size), np.float32)] if size else []
-    if isinstance(policy, R2D2):
+    if isinstance(policy, rl.R2D2):
         inputs, names = [obs, *states], ["obs", "state"]
     else:
         tree = spec.unpack(obs)
@@ -366,11 +345,9 @@ def test_a_file_chooses_legal_actions_only(
 
 
 class AddsUp(nn.Module):
-    """Values of four actions, with a state."""
-
     state_size = 4
 
-    def __init__(self, _spec: EnvSpec) -> None:
+    def __init__(self, _spec: rl.EnvSpec) -> None:
         super().__init__()
         self.layer = nn.Linear(4, 4)
 
@@ -380,16 +357,14 @@ class AddsUp(nn.Module):
 
 
 def test_the_mode_of_a_users_network_stays(tmp_path: Path) -> None:
-    policy = DQN(CARTPOLE, network=with_dropout)
+    policy = rl.DQN(CARTPOLE, network=with_dropout)
     layers = list(policy.module.train().children())
     layers[1].eval()
     export_policy(policy, tmp_path / "policy.pt2")
     assert [layer.training for layer in layers] == [True, False, True, True, True]
 
 
-def test_a_file_that_is_there_stays_whole_if_the_disk_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_there_stays_whole_if_the_disk_is_full(tmp_path, monkeypatch) -> None:
     file = tmp_path / "policy.pt2"
     file.write_bytes(b"earlier")
 
@@ -399,13 +374,13 @@ def test_a_file_that_is_there_stays_whole_if_the_disk_is_full(
 
     monkeypatch.setattr(Path, "write_bytes", write)
     with pytest.raises(OSError, match="No space left"):
-        export_policy(DQN(CARTPOLE), file)
+        export_policy(rl.DQN(CARTPOLE), file)
     assert [*tmp_path.iterdir()] == [file]
     assert file.read_bytes() == b"earlier"
 
 
 def test_the_format_may_be_named(tmp_path: Path) -> None:
-    path = export_policy(DQN(CARTPOLE), tmp_path / "weights", format="torch")
+    path = export_policy(rl.DQN(CARTPOLE), tmp_path / "weights", format="torch")
     assert torch.export.load(str(path)).module()(torch.zeros(3, 4)).shape == (3, 2)
 
 
@@ -413,7 +388,7 @@ class Plain:
     """A policy of a user, without a base."""
 
 
-BYTES_TOO = EnvSpec(
+BYTES_TOO = rl.EnvSpec(
     env_id="x",
     obs_space=Dict(at=Box(0, 255, (2,), np.uint8), speed=Box(-1.0, 1.0, (2,))),
     action_space=Discrete(2),
@@ -423,21 +398,24 @@ BYTES_TOO = EnvSpec(
 @pytest.mark.parametrize(
     ("policy", "name", "form", "message"),
     [
-        (DQN(CARTPOLE), "policy.onnx", "tflite", "`format` is 'tflite'. Choose one of: onnx, torc"),
-        (Plain(), "policy.onnx", None, "`policy` is a Plain, which has no `module` to export"),
-        (DQN, "policy.onnx", None, "`policy` is the class DQN, which has no `module`"),
-        (DQN(CARTPOLE, network=Branches()), "policy.pt2", None, "may not branch on their values"),
         (
-            R2D2(BYTES_TOO),
+            rl.DQN(CARTPOLE),
             "policy.onnx",
-            None,
-            "network as ONNX: ONNX cannot read the bytes .* Export it as `.pt2`",
+            "tflite",
+            "`format` is 'tflite'. Choose one of: onnx, torc",
         ),
+        (Plain(), "policy.onnx", None, "`policy` is a Plain, which has no `module` to export"),
+        (rl.DQN, "policy.onnx", None, "`policy` is the class DQN, which has no `module`"),
+        (
+            rl.DQN(CARTPOLE, network=Branches()),
+            "policy.pt2",
+            None,
+            "may not branch on their values",
+        ),
+        (rl.R2D2(BYTES_TOO), "policy.onnx", None, "cannot read the bytes .* Export it as `.pt2`"),
     ],
 )
-def test_what_cannot_be_exported_is_refused(
-    policy: Any, name: str, form: Any, message: str, tmp_path: Path
-) -> None:
+def test_what_cannot_be_exported_is_refused(policy, name, form, message, tmp_path) -> None:
     with pytest.raises(ConfigError, match=message):
         export_policy(policy, tmp_path / name, format=form)
     assert list(tmp_path.iterdir()) == []
@@ -459,13 +437,11 @@ class Projects(nn.Module):
 def test_a_network_that_no_runtime_would_load_replaces_no_file(tmp_path: Path) -> None:
     (tmp_path / "policy.onnx").write_text("old")
     with pytest.raises(ConfigError, match=r"as ONNX: .*must have same rank"):
-        export_policy(DQN(CARTPOLE, network=Projects()), tmp_path / "policy.onnx")
+        export_policy(rl.DQN(CARTPOLE, network=Projects()), tmp_path / "policy.onnx")
     assert (tmp_path / "policy.onnx").read_text() == "old"
 
 
-def test_without_onnx_the_error_names_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_onnx_the_error_names_what_to_install(monkeypatch, tmp_path) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(MissingExtraError, match=re.escape(pip_line("export"))):
-        export_policy(DQN(CARTPOLE), tmp_path / "policy.onnx")
+        export_policy(rl.DQN(CARTPOLE), tmp_path / "policy.onnx")

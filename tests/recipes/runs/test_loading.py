@@ -6,6 +6,7 @@ import math
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from ding_lite.errors import CheckpointError
 from ding_lite.recipes import load_policy
 from ding_lite.recipes.table import find_recipe
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
+from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.policies.impala import IMPALA, IMPALAConfig
@@ -23,9 +25,15 @@ from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.protocols import Policy
 from ding_lite.testing import run_step
 
+SPEC = EnvMaker.of("CartPole-v1").spec()
 
-class Mine(DQN):
-    """A policy of a user's own."""
+
+def small(seed: int = 0) -> DQN:
+    return DQN(SPEC, DQNConfig(hidden=(8,), seed=seed))
+
+
+def save(policy: Any, folder: Path | str) -> None:
+    run_step(mw.checkpoint(policy, folder, every=1))
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -33,7 +41,7 @@ def test_a_policy_acts_as_the_one_that_was_saved(tmp_path: Path, alone: bool) ->
     with make_envs("CartPole-v1", 1, frame_stack=2) as envs:
         policy = DQN(envs.spec, DQNConfig(hidden=(8,), n_step=5, seed=3))
     parts = {"agent": policy, "task": Task()}
-    run_step(mw.checkpoint(policy if alone else parts, tmp_path, every=1))
+    save(policy if alone else parts, tmp_path)
 
     loaded = load_policy(tmp_path)
     assert (loaded.config, loaded.spec) == (policy.config, policy.spec)
@@ -51,9 +59,8 @@ def test_an_infinite_setting_is_loaded(tmp_path: Path) -> None:
 
 
 def test_of_a_run_the_best_policy_is_taken_unless_the_last_one_is_wanted(tmp_path: Path) -> None:
-    with make_envs("CartPole-v1", 1) as envs:
-        best, last = (DQN(envs.spec, DQNConfig(hidden=(8,), seed=seed)) for seed in (1, 2))
-    run_step(mw.checkpoint(last, tmp_path / "checkpoint", every=1))
+    best, last = small(1), small(2)
+    save(last, tmp_path / "checkpoint")
     assert same(load_policy(tmp_path), last)  # there was no evaluation yet
 
     run_step(mw.keep_best(best, tmp_path / "best"), eval_value=-120.0)
@@ -64,10 +71,9 @@ def test_of_a_run_the_best_policy_is_taken_unless_the_last_one_is_wanted(tmp_pat
 
 
 def test_runs_in_a_folder_are_named_if_it_has_no_checkpoint(tmp_path: Path) -> None:
-    with make_envs("CartPole-v1", 1) as envs:
-        policy = DQN(envs.spec, DQNConfig(hidden=(8,)))
+    policy = small()
     for name in ("a", "b"):
-        run_step(mw.checkpoint(policy, tmp_path / name / "checkpoint", every=1))
+        save(policy, tmp_path / name / "checkpoint")
         (tmp_path / name / "config.json").touch()
     with pytest.raises(CheckpointError, match=rf"Give one of them: {tmp_path}/a, {tmp_path}/b\."):
         load_policy(tmp_path)
@@ -84,23 +90,19 @@ def test_an_unknown_policy_is_named_in_the_error(tmp_path: Path) -> None:
     class Hidden(DQN):
         pass
 
-    with make_envs("CartPole-v1", 1) as envs:
-        run_step(mw.checkpoint(Hidden(envs.spec), tmp_path, every=1))
+    save(Hidden(SPEC), tmp_path)
     with pytest.raises(CheckpointError, match="is a Hidden, which is none of ours: DQN"):
         load_policy(tmp_path)
     assert type(load_policy(tmp_path, policy=Hidden)) is Hidden
 
 
-def test_the_class_of_a_file_is_found_from_any_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_class_of_a_file_is_found_from_any_folder(tmp_path, monkeypatch) -> None:
     file = tmp_path / "elsewhere" / "in_a_file.py"
     file.parent.mkdir()
     file.write_text("from ding_lite.rl import DQN\nclass InAFile(DQN):\n    pass\n")
     monkeypatch.setattr("sys.path", [*sys.path])
-    with make_envs("CartPole-v1", 1) as envs:
-        policy = find_recipe(f"{file}:InAFile", lambda: envs.spec).policy(envs.spec, None)
-    run_step(mw.checkpoint(policy, tmp_path / "run", every=1))
+    policy = find_recipe(f"{file}:InAFile", lambda: SPEC).policy(SPEC, None)
+    save(policy, tmp_path / "run")
 
     # Another process, started in another folder.
     monkeypatch.setattr("sys.path", [place for place in sys.path if place != str(file.parent)])
@@ -111,9 +113,8 @@ def test_the_class_of_a_file_is_found_from_any_folder(
 def test_code_that_a_run_from_elsewhere_names_is_imported_only_on_trust(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with make_envs("CartPole-v1", 1) as envs:
-        policy = DQN(envs.spec, optimizer=torch.optim.RMSprop)
-    run_step(mw.checkpoint(policy, tmp_path / "run", every=1))
+    policy = DQN(SPEC, optimizer=torch.optim.RMSprop)
+    save(policy, tmp_path / "run")
     assert same(load_policy(tmp_path / "run"), policy)
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user"))
@@ -149,7 +150,7 @@ def test_a_signed_run_imports_code_from_where_it_was_and_from_nowhere_else(
     Path("own_tasks.py").write_text(CART)
     sys.path.insert(0, str(project))
     with make_envs(name, 1) as envs:
-        run_step(mw.checkpoint(DQN(envs.spec), "run", every=1))
+        save(DQN(envs.spec), "run")
 
     go_to(back)
     shutil.copytree(project / "run", "run")
@@ -173,9 +174,8 @@ def test_a_signed_run_imports_code_from_where_it_was_and_from_nowhere_else(
 
 
 def test_the_folders_of_a_signed_run_cannot_be_changed(tmp_path: Path) -> None:
-    with make_envs("CartPole-v1", 1) as envs:
-        policy = DQN(envs.spec, optimizer=torch.optim.RMSprop)
-    run_step(mw.checkpoint(policy, tmp_path / "run", every=1))
+    policy = DQN(SPEC, optimizer=torch.optim.RMSprop)
+    save(policy, tmp_path / "run")
     saved = load_checkpoint(tmp_path / "run")
     about = {**saved.meta["policy"], "folders": {"torch": [str(tmp_path)]}}
     save_checkpoint(tmp_path / "run", saved.state, meta={**saved.meta, "policy": about})
@@ -193,11 +193,8 @@ def test_the_folders_of_a_signed_run_cannot_be_changed(tmp_path: Path) -> None:
         {"class": "evil:Policy", "kind": "Policy"},
     ],
 )
-def test_a_crafted_checkpoint_imports_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, about: dict[str, object]
-) -> None:
-    with make_envs("CartPole-v1", 1) as envs:
-        run_step(mw.checkpoint(DQN(envs.spec), tmp_path / "run", every=1))
+def test_a_crafted_checkpoint_imports_nothing(tmp_path, monkeypatch, about) -> None:
+    save(small(), tmp_path / "run")
     saved = load_checkpoint(tmp_path / "run")
     meta = {**saved.meta, "policy": {**saved.meta["policy"], **about, "signature": "0" * 64}}
     save_checkpoint(tmp_path / "run", saved.state, meta=meta)
@@ -219,13 +216,10 @@ def test_a_crafted_checkpoint_imports_nothing(
         *(("config", None), ("config", [1]), ("kind", None), ("kind", [1])),
     ],
 )
-def test_a_damaged_description_of_a_policy_is_refused(
-    tmp_path: Path, name: str, value: object
-) -> None:
-    with make_envs("CartPole-v1", 1) as envs:
-        policy = DQN(envs.spec)
+def test_a_damaged_description_of_a_policy_is_refused(tmp_path, name, value) -> None:
+    policy = small()
     for saved_as in (policy, {"agent": policy, "task": Task()}):
-        run_step(mw.checkpoint(saved_as, tmp_path, every=1))
+        save(saved_as, tmp_path)
         saved = load_checkpoint(tmp_path)
         meta = {**saved.meta}
         if saved_as is policy:
@@ -252,9 +246,8 @@ def test_a_damaged_description_of_a_policy_is_refused(
 def test_settings_of_more_weights_than_were_saved_are_refused_before_a_network_is_made(
     tmp_path: Path, settings: dict[str, object]
 ) -> None:
-    with make_envs("CartPole-v1", 1) as envs:
-        policy = PPO(envs.spec, PPOConfig(hidden=(8,), memory="gru", memory_size=8))
-    run_step(mw.checkpoint(policy, tmp_path, every=1))
+    policy = PPO(SPEC, PPOConfig(hidden=(8,), memory="gru", memory_size=8))
+    save(policy, tmp_path)
     assert same(load_policy(tmp_path), policy)
     saved = load_checkpoint(tmp_path)
     about = saved.meta["policy"]

@@ -19,9 +19,7 @@ from ding_lite.runtime.messaging.router import current_router
     ("error", "code"),
     [(KeyboardInterrupt, 130), (ConfigError, 2), (CheckpointError, 2), (SaveError, 1)],
 )
-def test_ctrl_c_and_what_a_user_can_mend_have_an_exit_code(
-    error: type[BaseException], code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_and_what_a_user_can_mend_have_an_exit_code(error, code, capsys) -> None:
     def main() -> None:
         raise error("The disk is full.")
 
@@ -75,9 +73,7 @@ def launch(nodes: int, *roles: str) -> None:
     launch_nodes("it", main, options, policy=Judged, config=config, roles=roles)
 
 
-def test_one_node_has_all_roles_and_its_weights_are_judged(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_one_node_has_all_roles_and_its_weights_are_judged(capsys) -> None:
     EXPECTED.clear()
     launch(1, "learner", "learner", "collector")
     [labels] = EXPECTED

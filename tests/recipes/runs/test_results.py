@@ -50,29 +50,22 @@ def leave(
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_runs_are_named_by_directory_pattern_or_a_directory_around_them() -> None:
-    for number in (1, 2, 3):
-        leave(f"runs/dqn/CartPole-v1/{number}", seed=number)
-    leave("runs/dqn/Acrobot-v1/1", env="Acrobot-v1")
-
-    def found(*patterns: str) -> list[str]:
-        return [str(result.directory)[9:] for result in find_results(patterns)]
-
-    assert found("runs/dqn/CartPole-v1/2") == ["CartPole-v1/2"]
-    assert found("runs/dqn/*/1") == ["Acrobot-v1/1", "CartPole-v1/1"]
-    assert found("runs/dqn/CartPole-v1") == ["CartPole-v1/1", "CartPole-v1/2", "CartPole-v1/3"]
-    assert len(found("runs")) == 4
-    assert found("runs/dqn/CartPole-v1/*", "runs/dqn/CartPole-v1/1") == found(
-        "runs/dqn/CartPole-v1"
-    )
-
-
-def test_runs_are_in_the_order_of_their_numbers() -> None:
-    for number in (10, 9, 1):
-        leave(f"runs/{number}", seed=number)
-    for pattern in ("runs", "runs/*"):
-        found = [str(result.directory) for result in find_results([pattern])]
-        assert found == ["runs/1", "runs/9", "runs/10"]
+@pytest.mark.parametrize(
+    ("patterns", "found"),
+    [
+        ("r/cart/2", "r/cart/2"),
+        ("r/*/1", "r/bot/1 r/cart/1"),
+        ("r/cart", "r/cart/1 r/cart/2 r/cart/10"),  # in the order of their numbers
+        ("r/cart/*", "r/cart/1 r/cart/2 r/cart/10"),
+        ("r", "r/bot/1 r/cart/1 r/cart/2 r/cart/10"),
+        ("r/cart/* r/cart/1", "r/cart/1 r/cart/2 r/cart/10"),
+        ("r[1]", "r[1]"),
+    ],
+)
+def test_runs_are_named_by_directory_pattern_or_a_directory_around_them(patterns, found) -> None:
+    for name in ("r/cart/10", "r/cart/2", "r/cart/1", "r/bot/1", "r1", "r[1]"):
+        leave(name)
+    assert [str(result.directory) for result in find_results(patterns.split())] == found.split()
 
 
 def test_a_path_without_a_run_is_named_with_the_runs_there_are() -> None:
@@ -87,12 +80,6 @@ def test_a_path_without_a_run_is_named_with_the_runs_there_are() -> None:
 def test_the_current_folder_is_named_in_full() -> None:
     with pytest.raises(ConfigError, match=f"There is no run in {Path.cwd()}: a directory with a"):
         find_results(["."])
-
-
-def test_a_directory_with_the_brackets_of_a_pattern_is_itself() -> None:
-    for name in ("r1", "r[1]"):
-        leave(name)
-    assert [str(result.directory) for result in find_results(["r[1]"])] == ["r[1]"]
 
 
 def test_rows_without_a_description_are_a_run_named_by_its_directory() -> None:

@@ -16,14 +16,6 @@ from PIL import Image
 from ding_lite.errors import ConfigError, MissingExtraError, pip_line
 from ding_lite.recipes import record_video
 from ding_lite.recipes.runs import video
-from ding_lite.recipes.runs.video import (
-    EpisodeRecorder,
-    GifWriter,
-    Mp4Writer,
-    find_ffmpeg,
-    play,
-    play_and_record,
-)
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.catch import CATCH_ID
 from ding_lite.rl.envs.vector import make_envs
@@ -74,26 +66,26 @@ def test_without_a_display_pygame_looks_for_none(
 
 
 def test_episodes_are_played_to_their_ends(catcher: DQN) -> None:
-    episodes = list(play(catcher, episodes=3, seed=1))
+    episodes = list(video.play(catcher, episodes=3, seed=1))
     assert [episode.length for episode in episodes] == [episodes[0].length] * 3
     assert all(-10.0 <= episode.ret <= 10.0 for episode in episodes)
-    assert list(play(catcher, episodes=3, seed=1)) == episodes
+    assert list(video.play(catcher, episodes=3, seed=1)) == episodes
 
 
 @pytest.mark.usefixtures("without_ffmpeg")
 def test_a_policy_with_memory_is_watched() -> None:
     policy = R2D2(make_envs("CartPole-v1", 1).spec, R2D2Config(hidden=(4,), memory_size=3))
     envs = make_envs("CartPole-v1", 1, seed=5)
-    returns = [episode.ret for episode in play(policy, episodes=3, seed=5)]
+    returns = [episode.ret for episode in video.play(policy, episodes=3, seed=5)]
     assert sum(returns) / 3 == mean_return(policy, envs, episodes=3)
 
 
 @pytest.mark.usefixtures("without_ffmpeg")
 def test_an_episode_is_cut_after_its_steps_or_seconds(catcher: DQN, tmp_path: Path) -> None:
-    films = list(play_and_record(catcher, tmp_path, episodes=2, seed=1, max_steps=3))
+    films = list(video.play_and_record(catcher, tmp_path, episodes=2, seed=1, max_steps=3))
     assert [episode.length for episode, _ in films] == [3, 3]
     assert all(1 < frames_of(path) <= 4 for _, path in films)
-    films = list(play_and_record(catcher, tmp_path, episodes=2, seed=1, seconds=0.0))
+    films = list(video.play_and_record(catcher, tmp_path, episodes=2, seed=1, seconds=0.0))
     assert [episode.length for episode, _ in films] == [1, 1]
 
 
@@ -102,7 +94,7 @@ def test_each_episode_becomes_a_video(catcher: DQN, tmp_path: Path) -> None:
     videos = record_video(catcher, str(tmp_path / "videos"), episodes=2, seed=1)
     assert [path.name for path in videos] == ["episode-001.gif", "episode-002.gif"]
     assert sorted((tmp_path / "videos").iterdir()) == videos  # no unfinished third
-    for episode, path in zip(play(catcher, episodes=2, seed=1), videos, strict=True):
+    for episode, path in zip(video.play(catcher, episodes=2, seed=1), videos, strict=True):
         assert 1 < frames_of(path) <= episode.length + 1
     kept = videos[0].read_bytes()
     assert [path.name for path in record_video(catcher, tmp_path / "videos")] == ["episode-003.gif"]
@@ -114,7 +106,7 @@ def test_each_episode_becomes_a_video(catcher: DQN, tmp_path: Path) -> None:
 
 def test_a_gif_keeps_its_speed(tmp_path: Path) -> None:
     path = tmp_path / "a.gif"
-    film = GifWriter(path, fps=50.0)
+    film = video.GifWriter(path, fps=50.0)
     for picture in pictures(20):
         film.add(picture)
     assert not path.exists()
@@ -133,33 +125,24 @@ def fake_ffmpeg(folder: Path, body: str) -> str:
     return str(program)
 
 
-def test_ffmpeg_gets_every_picture_whole(tmp_path: Path) -> None:
+def test_ffmpeg_gets_every_picture_whole_and_writes_to_no_file_of_a_link(tmp_path) -> None:
     ffmpeg = fake_ffmpeg(tmp_path, 'for last; do :; done; cat > "$last"; echo "$@" > "$last.said"')
+    (tmp_path / ".a.mp4.unfinished.mp4").symlink_to(tmp_path / "own")
     path = tmp_path / "a.mp4"
-    film = Mp4Writer(path, fps=50.0, ffmpeg=ffmpeg)
+    film = video.Mp4Writer(path, fps=50.0, ffmpeg=ffmpeg)
     given = list(pictures(5))
     for picture in given:
         film.add(picture)
     film.finish()
     assert path.read_bytes() == b"".join(picture.tobytes() for picture in given)
-    [said] = tmp_path.glob(".a.unfinished-*.mp4.said")
-    message = said.read_text()
-    assert "-pix_fmt rgb24 -s 41x30 -r 50 -i -" in message
-
-
-def test_ffmpeg_writes_to_no_file_that_a_link_leads_to(tmp_path: Path) -> None:
-    ffmpeg = fake_ffmpeg(tmp_path, 'for last; do :; done; cat > "$last"')
-    (tmp_path / ".a.mp4.unfinished.mp4").symlink_to(tmp_path / "own")
-    film = Mp4Writer(tmp_path / "a.mp4", fps=50.0, ffmpeg=ffmpeg)
-    film.add(next(pictures(1)))
-    film.finish()
-    assert (tmp_path / "a.mp4").is_file()
     assert not (tmp_path / "own").exists()
+    [said] = tmp_path.glob(".a.unfinished-*.mp4.said")
+    assert "-pix_fmt rgb24 -s 41x30 -r 50 -i -" in said.read_text()
 
 
 def test_an_error_of_ffmpeg_is_reported(tmp_path: Path) -> None:
     ffmpeg = fake_ffmpeg(tmp_path, 'echo "no such codec" >&2; exit 3')
-    film = Mp4Writer(tmp_path / "a.mp4", fps=50.0, ffmpeg=ffmpeg)
+    film = video.Mp4Writer(tmp_path / "a.mp4", fps=50.0, ffmpeg=ffmpeg)
     for picture in pictures(200):  # more than a pipe holds
         film.add(picture)
     with pytest.raises(ConfigError, match=r"could not write .*a\.mp4: no such codec"):
@@ -170,22 +153,20 @@ def test_an_error_of_ffmpeg_is_reported(tmp_path: Path) -> None:
 def test_a_film_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
     ffmpeg = fake_ffmpeg(tmp_path, 'for last; do :; done; cat > "$last"')
     for film in (
-        Mp4Writer(tmp_path / "a.mp4", fps=50.0, ffmpeg=ffmpeg),
-        GifWriter(tmp_path / "a.gif", fps=5),
+        video.Mp4Writer(tmp_path / "a.mp4", fps=50.0, ffmpeg=ffmpeg),
+        video.GifWriter(tmp_path / "a.gif", fps=5),
     ):
         film.add(next(pictures(1)))
         film.drop()
     assert [file.name for file in tmp_path.iterdir()] == ["ffmpeg"]
 
 
-def test_ffmpeg_is_found_where_programs_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ffmpeg_is_found_where_programs_are(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    before = find_ffmpeg()
+    before = video.find_ffmpeg()
     assert before is None or "imageio" in before
     ffmpeg = fake_ffmpeg(tmp_path, "exit 0")
-    assert find_ffmpeg() == ffmpeg
+    assert video.find_ffmpeg() == ffmpeg
 
 
 class Blind(gymnasium.Env[Any, Any]):
@@ -221,12 +202,14 @@ class Painter(Blind):
 )
 def test_what_is_no_picture_in_colours_is_named(picture: Any, found: str) -> None:
     with pytest.raises(ConfigError, match=f"drew {found} as `rgb_array`"):
-        EpisodeRecorder(Painter(picture), lambda fps: GifWriter(Path("x.gif"), fps=fps)).reset()
+        video.EpisodeRecorder(
+            Painter(picture), lambda fps: video.GifWriter(Path("x.gif"), fps=fps)
+        ).reset()
 
 
 def test_pictures_of_floats_are_not_black(tmp_path: Path) -> None:
-    writer = GifWriter(tmp_path / "x.gif", fps=10)
-    recorder = EpisodeRecorder(Painter(np.ones((4, 4, 3))), lambda fps: writer)
+    writer = video.GifWriter(tmp_path / "x.gif", fps=10)
+    recorder = video.EpisodeRecorder(Painter(np.ones((4, 4, 3))), lambda fps: writer)
     recorder.reset()
     recorder.step(0)
     writer.finish()
@@ -241,7 +224,7 @@ def test_an_environment_that_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
             policy = DQN(envs.spec, DQNConfig(hidden=(8,)))
         told = r"cannot be drawn as `rgb_array`; it knows: nothing\. .*\[\"render_modes\"\]"
         with pytest.raises(ConfigError, match=told):
-            next(play_and_record(policy, tmp_path))
+            next(video.play_and_record(policy, tmp_path))
     finally:
         del gymnasium.registry["ding_lite_tests/Blind-v0"]
 
@@ -253,7 +236,7 @@ def test_a_vector_environment_that_is_to_be_drawn_is_refused(tmp_path: Path) -> 
     with make_envs(vector, 2) as envs:
         policy = DQN(envs.spec, DQNConfig(hidden=(8,)))
     with pytest.raises(ConfigError, match=r"vector makes a vector environment, .*env=\.\.\."):
-        next(play_and_record(policy, tmp_path))
+        next(video.play_and_record(policy, tmp_path))
 
 
 def test_a_package_that_drawing_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,5 +249,5 @@ def test_a_package_that_drawing_lacks_is_named(monkeypatch: pytest.MonkeyPatch) 
     with make_envs("CartPole-v1", 1) as envs:
         policy = DQN(envs.spec, DQNConfig(hidden=(8,)))
     with pytest.raises(MissingExtraError, match="CartPole-v1 needs a package that is") as caught:
-        list(play(policy, episodes=1, render_mode="human"))
+        list(video.play(policy, episodes=1, render_mode="human"))
     assert pip_line("video") in str(caught.value)

@@ -8,10 +8,7 @@ from torchrl.objectives import DQNLoss, SoftUpdate
 torch.set_num_threads(1)
 size, rows = settings(), 20_000
 net = MLP(
-    in_features=4,
-    out_features=2,
-    num_cells=[size["width"]] * 2,
-    activation_class=torch.nn.ReLU,
+    in_features=4, out_features=2, num_cells=[size["width"]] * 2, activation_class=torch.nn.ReLU
 )
 actor = QValueActor(net, in_keys=["observation"], action_space="categorical")
 loss_of = DQNLoss(

@@ -44,8 +44,6 @@ algorithm.train()
 updates = 4 * 1_024 // size["batch"]
 with policy_within_training_step(algorithm.policy):
     cost = cost_of(
-        lambda: algorithm.update(rollout, batch_size=size["batch"], repeat=4),
-        number=1,
-        repeats=5,
+        lambda: algorithm.update(rollout, batch_size=size["batch"], repeat=4), number=1, repeats=5
     )
 tell("tianshou", cost=cost / updates * 1e6)

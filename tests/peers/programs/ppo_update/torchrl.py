@@ -43,9 +43,7 @@ loss_of = ClipPPOLoss(
 )
 adam = torch.optim.Adam(loss_of.parameters(), lr=2.5e-4, eps=1e-5)
 buffer = TensorDictReplayBuffer(
-    storage=LazyTensorStorage(1_024),
-    sampler=SamplerWithoutReplacement(),
-    batch_size=size["batch"],
+    storage=LazyTensorStorage(1_024), sampler=SamplerWithoutReplacement(), batch_size=size["batch"]
 )
 done = torch.rand(*shape, 1) < 0.05
 rollout = TensorDict(
