@@ -369,7 +369,7 @@ def test_choices_and_negative_returns_are_drawn_too(result, tmp_path, monkeypatc
         )
         for life in result.population.lives
     ]
-    pictures = draw_lives(losing, tmp_path, title="Losing", target=-50.0)
+    pictures = draw_lives(losing, tmp_path, title="Losing", target=None)
     assert [picture.name for picture in pictures] == [
         "fitness.png", "family.png", "hyperparameters.png",
     ]  # fmt: skip

@@ -200,6 +200,12 @@ def test_what_comes_back_is_the_policy_of_the_best_evaluation(monkeypatch) -> No
     assert best.state_dict()["train_iter"] < last.state_dict()["train_iter"]
 
 
+def test_evaluations_are_drawn_where_no_episode_has_ended(monkeypatch, tmp_path) -> None:
+    monkeypatch.undo()
+    result = train(num_envs=32, eval_every=80, target=1e6, out=tmp_path / "drawn")
+    assert (result.directory / "curve.png").stat().st_size > 1_000
+
+
 def test_keywords_win_over_a_dict_or_an_easydict() -> None:
     for settings in ({"lr": 0.5, "gamma": 0.9}, EasyDict(lr=0.5, gamma=0.9)):
         config = ding_lite.train("dqn", "CartPole-v1", settings, lr=0.25, **MANY).policy.config
