@@ -1,4 +1,4 @@
-"""The cost of weights from a `ModelServer`.
+"""The cost of weights from a `ModelServer`, and of gradients to a `GradientServer`.
 
 The other nodes are processes of their own, on this machine. A version's time is from `publish`
 to `fetch`, told by the monotonic clock, which is the same in all processes; its baseline is one
@@ -8,17 +8,19 @@ bare copy of as many bytes, in the same run.
 from __future__ import annotations
 
 from time import monotonic
+from typing import Any
 
 import numpy as np
 import torch
 
 from ding_lite import Parallel
-from ding_lite.distributed import ModelServer, World
+from ding_lite.distributed import GradientServer, ModelServer, World
+from ding_lite.rl import A2C, A2CConfig, make_envs
 from tests.bench.harness import Row, row_from_samples
 
 NUM_TENSORS, MILLION = 20, 1_000_000
 WARM_UP, REPEATS = 10, 41
-NUM_LOOKS = 2_000
+NUM_LOOKS, NUM_PUSHES = 2_000, 2_000
 SIZES = (10_000, 10 * MILLION)
 
 
@@ -47,6 +49,9 @@ def run() -> list[Row]:
                 for size, seconds in zip(SIZES, looked, strict=True)
             ),
         ]
+    pushes, pulls = Parallel.runner(2, "star", roles=["server", "agent"])(gradients)[1]
+    rows.append(row_from_samples("gradient server: push, until the receipt", pushes, unit="us"))
+    rows.append(row_from_samples("gradient server: pull a new version", pulls, unit="us"))
     return rows
 
 
@@ -94,3 +99,28 @@ def models(half: bool) -> tuple[list[float], list[float], list[list[float]]] | N
 
 def weights_of(size: int) -> dict[str, torch.Tensor]:
     return {f"layer {k}": torch.ones(size // NUM_TENSORS) for k in range(NUM_TENSORS)}
+
+
+def gradients() -> tuple[list[float], list[float]] | None:
+    """Run a node: an agent pushes gradients of a small network and pulls its weights."""
+    world = World.current()
+    policy = A2C(make_envs("CartPole-v1", 1).spec, A2CConfig())
+    server = GradientServer(world.group("server"), policy)
+    everybody = world.group("node.*")
+    everybody.barrier()
+    taken: dict[str, list[float]] = {"push": [], "pull": []}
+    if world.node_id == 1:
+        grad_P = torch.full_like(flat_weights(policy), 1e-4)
+        for _ in range(NUM_PUSHES):
+            began = monotonic()
+            server.push(grad_P)
+            pushed = monotonic()
+            server.pull(policy)
+            taken["push"].append(pushed - began)
+            taken["pull"].append(monotonic() - pushed)
+    everybody.barrier()
+    return (taken["push"], taken["pull"]) if world.node_id == 1 else None
+
+
+def flat_weights(policy: Any) -> torch.Tensor:
+    return torch.cat([weights.flatten() for weights in policy.weights().values()])

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.router.node_router import NodeRouter
 from tests.bench.harness import ROOT, Row, row_from_samples
@@ -106,8 +107,8 @@ def tiny(router: NodeRouter) -> Row:
 
 
 def copy(source: dict[str, np.ndarray], target: dict[str, np.ndarray]) -> None:
-    for name, array in source.items():
-        np.copyto(target[name], array)
+    for one, other in zip(source.values(), target.values(), strict=True):
+        np.copyto(other, one)
 
 
 def state_of(megabytes: int) -> dict[str, np.ndarray]:
@@ -119,8 +120,11 @@ def state_of(megabytes: int) -> dict[str, np.ndarray]:
 
 
 class Readers:
-    def __init__(self, router: NodeRouter, count: int) -> None:
-        self.count = count
+    """Knows what the other nodes have loaded."""
+
+    def __init__(self, router: NodeRouter, pids: list[int]) -> None:
+        self.pids = pids
+        self.count = len(pids)
         self._loaded = dict.fromkeys(range(1, self.count + 1), (0, 0.0))
         self._changed = threading.Condition()
         router.join(self)
@@ -146,17 +150,24 @@ class Readers:
 
 
 class Loader:
+    """Copies what arrives into arrays of its own."""
+
     def __init__(self, router: NodeRouter) -> None:
         self._router = router
         self._own: dict[str, np.ndarray] = {}
+        self._dawdle_s = 0.0
         self.has_ended = threading.Event()
         router.join(self)
 
     def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
-        if event in ("end", "node_lost"):
+        if event == "dawdle":
+            [self._dawdle_s] = args
+        elif event in ("end", "node_lost"):
             self.has_ended.set()
 
     def receive_ctx(self, node_id: int, values: Any) -> None:
+        if self._dawdle_s:
+            SYSTEM_CLOCK.sleep(self._dawdle_s)
         for name, array in values.get("state", {}).items():
             own = self._own.get(name)
             if own is None or own.shape != array.shape:
@@ -173,14 +184,16 @@ def be_a_reader(address: str, key_file: str, node_id: int, num_nodes: int) -> No
 
 
 @contextmanager
-def job(*, num_readers: int) -> Iterator[tuple[NodeRouter, Readers]]:
+def job(*, num_readers: int, protocol: str = "ipc") -> Iterator[tuple[NodeRouter, Readers]]:
+    """Start a publisher here and its readers elsewhere."""
     code = "import sys; from tests.bench.bench_state import be_a_reader as run; "
     code += "run(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))"
     num_nodes = num_readers + 1
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory())
         key_file = str(make_key(Path(directory) / "key"))
-        spec = hub_spec(num_nodes, listen=f"ipc://{directory}/hub", key_file=key_file)
+        listen = f"ipc://{directory}/hub" if protocol == "ipc" else "tcp://127.0.0.1:0"
+        spec = hub_spec(num_nodes, listen=listen, key_file=key_file)
         router = stack.enter_context(closing(NodeRouter(spec)))
         children = []
         for node in range(1, num_nodes):
@@ -189,7 +202,7 @@ def job(*, num_readers: int) -> Iterator[tuple[NodeRouter, Readers]]:
             stack.callback(child.wait)
             stack.callback(child.kill)
             children.append(child)
-        readers = Readers(router, num_readers)
+        readers = Readers(router, [child.pid for child in children])
         router.wait_ready(30.0)
         yield router, readers
         router.emit("end")
