@@ -129,6 +129,8 @@ class GradientServer:
         """The policy that has loaded them."""
         self._server = server = Server(group, f"ding_lite.gradient_server.{name}", timeout=timeout)
         self._incarnation = server.incarnation
+        self._counted = {self._incarnation}
+        """The incarnations of servers whose pushes are counted."""
         """Tells states of this server from those of other processes; `renew` does not change it."""
         self._members = group.members
         self._reducer: Reducer | None = None
@@ -280,7 +282,8 @@ class GradientServer:
         with self._lock:
             own.load_state_dict(state["policy"])
             num_pushed = self.num_applied + self.num_refused
-            if state["incarnation"] != self._incarnation:  # else these include its own
+            if state["incarnation"] not in self._counted:  # else these include its pushes
+                self._counted.add(state["incarnation"])
                 num_pushed += int(state["num_applied"]) + int(state["num_refused"])
             self.num_applied = int(state["num_applied"])
             self.num_refused = num_pushed - self.num_applied

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import Any, Self
 from weakref import WeakSet
 
@@ -31,6 +32,8 @@ from ding_lite.settings.environment import limit_torch_threads
 from ding_lite.settings.rules import at_least, check_all, one_of, whole
 
 logger = logging.getLogger(__name__)
+_RUNS_ON: ContextVar[Router | None] = ContextVar("ding_lite_runs_on", default=None)
+"""The router of the task that this thread, or middleware of it, runs."""
 _BEFORE_A_RUN = (
     "A run keeps the pipeline with which it begins: call it before `task.run`, or between two runs."
 )
@@ -111,6 +114,8 @@ class Task:
         self._executor = Executor(int(n_async_workers), self._latch.step)
         self._of_compositions: WeakSet[Executor] = WeakSet()
         self._is_helper = is_helper_thread()
+        self._is_within = False
+        """Whether the present run is within a middleware of another task of this node."""
         here = self._router, self._labels, self._latch
         self._messages = Messages(*here, lambda: self._pipeline.ctx, self._is_aside, clock)
         self._pipeline = Pipeline(first, self._executor, self._messages)
@@ -264,6 +269,8 @@ class Task:
     def _as_running(self, interruption: Interruption) -> Iterator[None]:
         """Make this the task that the thread runs, and close the run after the `with` block."""
         self._is_running = self._has_run = True
+        self._is_within = _RUNS_ON.get() is self._router
+        token = _RUNS_ON.set(self._router)
         self._router.running.append(self)
         try:
             yield
@@ -274,11 +281,13 @@ class Task:
             self._close_run(None, interruption)
         finally:
             self._router.running.remove(self)
-            self._is_running = False
+            _RUNS_ON.reset(token)
+            self._is_running = self._is_within = False
 
     def _is_aside(self) -> bool:
         """Return whether another task, which runs, speaks for the node to the others."""
-        return self._router._task_of_node() not in (None, self)
+        is_helping = self._is_helper and self._router._task_of_node() not in (None, self)
+        return self._is_within or is_helping
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that the next step depends on: kept ctx keys, and stateful middleware.

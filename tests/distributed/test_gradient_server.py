@@ -399,6 +399,14 @@ def test_a_server_that_goes_back_to_a_state_of_its_own_counts_each_push_once(
         counts.append((owner.version, owner.num_applied, owner.num_refused))
     assert counts == [(3, 3, 1), (3, 3, 2)]
 
+    other = make_job()
+    other.agents[0].pull(make_policy())
+    for _ in range(2):
+        other.owner.load_state_dict(state)
+        other.agents[0].push(gradient(0.1))
+    other.owner.load_state_dict(state)
+    assert (other.owner.num_applied, other.owner.num_refused) == (3, 2)
+
 
 @pytest.mark.parametrize("num_servers", [1, 3])
 def test_concurrent_pushes_are_each_applied_or_refused(num_servers: int) -> None:

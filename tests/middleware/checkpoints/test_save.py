@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,7 +20,16 @@ from ding_lite import middleware as mw
 from ding_lite.errors import CheckpointError, NonFiniteError
 from ding_lite.middleware.checkpoints.description import described_policy
 from ding_lite.middleware.checkpoints.save import not_finite
-from ding_lite.rl import DQN, DQNConfig, Envs, EnvSpec, Transitions, make_envs
+from ding_lite.rl import (
+    DQN,
+    DQNConfig,
+    Envs,
+    EnvSpec,
+    TorchPolicy,
+    TorchPolicyConfig,
+    Transitions,
+    make_envs,
+)
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.runtime import Context, Task
@@ -232,6 +243,31 @@ def test_other_code_of_the_user_is_refused_by_name(tmp_path: Path, now, fault) -
     mw.resume(own_code(), tmp_path)
     with pytest.raises(CheckpointError, match=fault):
         mw.resume(own_code(**now), tmp_path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundsConfig(TorchPolicyConfig):
+    low: float = math.nan
+    high: float = math.inf
+
+
+class Bounds(TorchPolicy[BoundsConfig]):
+    def build(self) -> None:
+        self.net = nn.Linear(4, 2)
+
+    def choose(self, obs: Any, explore: bool) -> Any:
+        return self.net(obs).argmax(-1)
+
+    def loss(self, batch: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_settings_that_are_no_finite_numbers_are_those_of_a_resumed_policy(tmp_path: Path) -> None:
+    with make_envs("CartPole-v1", 1, mode="sync") as envs:
+        run_step(mw.checkpoint({"policy": Bounds(envs.spec)}, tmp_path, every=1))
+        mw.resume({"policy": Bounds(envs.spec)}, tmp_path)
+        with pytest.raises(CheckpointError, match=r"`high` is 1\.0, was inf"):
+            mw.resume({"policy": Bounds(envs.spec, {"high": 1.0})}, tmp_path)
 
 
 @pytest.mark.parametrize("added", ["network", "optimizer"])

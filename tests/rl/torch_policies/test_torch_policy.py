@@ -1,8 +1,10 @@
 """Algorithms of users: what the base adds to networks and a loss."""
 
 import random
+import threading
 from collections import defaultdict, deque
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from ding_lite.rl import (
 from ding_lite.rl.torch_policies.config import config_type
 from tests.rl.policies.base.test_open_policy import Alone
 from tests.rl.policies.test_dqn import CARTPOLE, batch, prioritized
+from tests.threads import together
 
 OBS = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
 
@@ -585,3 +588,42 @@ def test_a_further_optimiser_is_refused_where_its_steps_would_be_lost():
     policy.learn(batch(0))
     with pytest.raises(ConfigError, match="called with a closure"):
         policy.own.step(lambda: 0.0)
+
+
+class OneOfTwo(TorchPolicy[TorchPolicyConfig]):
+    """Its loss uses one of two networks."""
+
+    used = "first"
+
+    def build(self):
+        self.first, self.second = nn.Linear(4, 2), nn.Linear(4, 2)
+
+    def choose(self, obs, explore):
+        return self.first(obs).argmax(-1)
+
+    def loss(self, batch):
+        return getattr(self, self.used)(batch.obs).square().sum(-1), {}
+
+
+def test_learners_change_what_the_loss_of_one_of_them_uses():
+    barrier, sent = threading.Barrier(2), [torch.empty(0)] * 2
+
+    def averaging(rank):
+        def average(grad_P):
+            sent[rank] = grad_P.clone()
+            barrier.wait(10.0)
+            mean = (sent[0] + sent[1]) / 2
+            barrier.wait(10.0)
+            grad_P.copy_(mean)
+
+        return average
+
+    one = OneOfTwo(CARTPOLE)
+    other = one.clone()
+    other.used = "second"
+    for rank, policy in enumerate((one, other)):
+        policy.reduce_gradient = averaging(rank)
+    before = one.weights()
+    together(*(partial(policy.learn, batch(rank)) for rank, policy in enumerate((one, other))))
+    torch.testing.assert_close(one.weights(), other.weights(), rtol=0, atol=0)
+    assert not any(torch.equal(one.weights()[name], before[name]) for name in before)

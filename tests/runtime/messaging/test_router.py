@@ -292,6 +292,29 @@ def test_a_run_within_a_middleware_ends_only_itself_and_publishes_nothing(async_
     assert [router.published(f"ctx/{key}") for key in ("total_step", "played")] == [5, None]
 
 
+def test_a_task_on_a_thread_leaves_the_node_to_the_task_of_main() -> None:
+    begun, over = threading.Event(), threading.Event()
+
+    def wait(ctx: Context) -> None:
+        begun.set()
+        over.wait(10.0)
+
+    with Cluster(2) as cluster:
+        router = cluster.routers[0]
+        [other] = joined(cluster.routers[1:])
+        with use_router(router), Task() as helper, Task() as task:
+            helper.use(wait)
+            thread = threading.Thread(target=helper.run, kwargs={"max_step": 1})
+            thread.start()
+            assert begun.wait(10.0)
+            task.use(lambda ctx: ctx.update(mine=1)).run(max_step=2)
+            delivered(router)
+            assert router.published("ctx/mine") == 1
+            assert [event for _, event, *_ in other.events] == ["finish"]
+            over.set()
+            thread.join()
+
+
 def test_where_nothing_was_launched_the_current_router_is_one_that_is_alone() -> None:
     def look() -> None:
         router = current_router()

@@ -124,7 +124,7 @@ class GradientPolicy(OpenPolicy):
             self._grad_P if grad_P is None else grad_P,
             weights_P,
             limit=self.config.max_grad_norm,
-            used=self._used_parameters(),
+            used=self._used_parameters,
         )
         self._after_step(skip)
         return norm

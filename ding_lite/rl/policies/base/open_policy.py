@@ -501,7 +501,7 @@ class OpenPolicy(ABC):
         weights_P: Tensor | None = None,
         *,
         limit: float | None = None,
-        used: Sequence[bool] = (),
+        used: Callable[[], Sequence[bool]] = tuple,
         owner: str = "",
     ) -> tuple[Number, Tensor | None]:
         """Step along the gradient of a loss if both are finite.
@@ -512,7 +512,7 @@ class OpenPolicy(ABC):
             grad_P: Its flat gradient. It is averaged over the learners, and clipped in place.
             weights_P: The flat weights; the optimiser's own if None.
             limit: The norm to which the gradient is clipped.
-            used: Which parameters are changed; () for all.
+            used: Returns which parameters are changed, given the mean gradient; () for all.
             owner: What the loss trains, if a policy has several losses.
 
         Returns:
@@ -520,20 +520,21 @@ class OpenPolicy(ABC):
             wait, also 1.0 if the step was skipped, else 0.0.
 
         Raises:
-            NonFiniteError: On a CPU, if the loss or the gradient is not finite.
+            NonFiniteError: On a CPU, or with other learners, if the loss or the gradient is not
+                finite.
         """
-        is_on_host = not isinstance(loss, Tensor)
-        if is_on_host or self.reduce_gradient is not None:  # before other learners use its gradient
+        waits = not isinstance(loss, Tensor) or self.reduce_gradient is not None
+        if waits:  # before other learners use its gradient
             self.check_finite(float(loss), owner=owner)
         if self.reduce_gradient is not None:
             self.reduce_gradient(grad_P)
         norm = clip_norm(grad_P, limit)
         skip = None
-        if is_on_host:
+        if waits:
             self.check_finite(float(norm), "length of the gradient", owner=owner)
         else:
             skip = (~torch.isfinite(loss + norm)).float()  # the sum is finite if both are
-        optimizer.step(grad_P, weights_P, skip=skip, used=used)
+        optimizer.step(grad_P, weights_P, skip=skip, used=used())
         return norm, skip
 
     @property
