@@ -129,9 +129,9 @@ class GradientServer:
         """The policy that has loaded them."""
         self._server = server = Server(group, f"ding_lite.gradient_server.{name}", timeout=timeout)
         self._incarnation = server.incarnation
+        """Tells states of this server from those of other processes; `renew` does not change it."""
         self._counted = {self._incarnation}
         """The incarnations of the servers that the counts of pushes include."""
-        """Tells states of this server from those of other processes; `renew` does not change it."""
         self._members = group.members
         self._reducer: Reducer | None = None
         self._max_staleness = max_staleness

@@ -30,9 +30,9 @@ from ding_lite.settings.rules import check_all, whole
 logger = logging.getLogger(__name__)
 
 _STATE = {
-    "config", "policy", "learn_every", "birth", "evaluations", "num_new_evaluations", "fault",
-    "steps_not_learned_from", "env_step_seen",
-}  # fmt: skip
+    *("config", "policy", "learn_every", "birth", "evaluations", "num_new_evaluations"),
+    *("fault", "steps_not_learned_from", "env_step_seen"),
+}
 """The keys of a state; that of a grown policy also has `growth`."""
 
 

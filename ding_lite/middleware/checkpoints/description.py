@@ -224,19 +224,18 @@ def check_resumable(meta: Mapping[str, Any], parts: Mapping[str, object]) -> Non
         )
 
 
+def _is_equal(then: object, now: object) -> bool:
+    return then == now or repr(then) == repr(now)  # NaN does not equal itself
+
+
 def _changes(
     then: Mapping[str, Any],
     now: Mapping[str, Any],
     *,
-    is_same: Callable[[Any, Any], bool] | None = None,
+    is_same: Callable[[Any, Any], bool] = _is_equal,
 ) -> list[str]:
-    is_same = is_same or _is_equal
     different = [key for key in {**then, **now} if not is_same(then.get(key), now.get(key))]
     return [f"`{key}` is {now.get(key)!r}, was {then.get(key)!r}" for key in different]
-
-
-def _is_equal(then: object, now: object) -> bool:
-    return then == now or repr(then) == repr(now)  # NaN does not equal itself
 
 
 def _code_of(about: Mapping[str, Any]) -> dict[str, str]:

@@ -103,7 +103,7 @@ class EvaluatePopulation:
     ) -> list[list[float]]:
         """Return each agent's returns of all processes, and set aside those that are broken.
 
-        The returns of an agent that rests have no meaning.
+        The returns of a skipped agent have no meaning.
         """
         own, env_steps = _play_here(agents, envs, episodes)
         faults = [agent.fault is not None for agent in agents]
@@ -147,7 +147,7 @@ def set_aside_on_all(agents: Sequence[Agent], is_broken: BoolArray) -> None:
 def _play_here(
     agents: Sequence[Agent], envs: Envs, episodes: int
 ) -> tuple[list[tuple[float, ...]], int]:
-    """Return each agent's returns in this process, and the env steps; NaN for those that rest."""
+    """Return each agent's returns in this process, NaN for skipped ones, and the env steps."""
     returns, env_steps = [(math.nan,) * episodes for _ in agents], 0
     while healthy := [place for place, agent in enumerate(agents) if not agent.is_skipped]:
         act = ActTogether([agents[place] for place in healthy])

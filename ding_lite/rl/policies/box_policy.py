@@ -53,7 +53,7 @@ from ding_lite.rl.weights.optimizers import MakeOptimizer, Optimizer, make_optim
 from ding_lite.settings.rules import COUNT, SHARE, STEP_SIZE, positive, setting
 
 _CRITICS, _ACTOR = "critics", "actor"
-"""What the losses train, in messages."""
+"""The owners of the two losses, in messages."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -259,7 +259,7 @@ class Bounds(TorchPolicy[BoundsConfig]):
         return self.net(obs).argmax(-1)
 
     def loss(self, batch: Any) -> Any:
-        raise NotImplementedError
+        return self.net(batch.obs).clamp(self.config.low, self.config.high).sum(-1), {}
 
 
 def test_settings_that_are_no_finite_numbers_are_those_of_a_resumed_policy(tmp_path: Path) -> None:
