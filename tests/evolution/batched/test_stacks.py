@@ -172,6 +172,30 @@ def test_a_policy_with_a_fault_stops_and_the_others_go_on(make, name, prefix):
     torch.testing.assert_close(together[1].weights(), broken, rtol=0, atol=0)
 
 
+class Rooted(nn.Module):
+    """Its gradient is NaN, and its outputs are finite, where the parameter is 0."""
+
+    def __init__(self, _: EnvSpec) -> None:
+        super().__init__()
+        self.layer, self.factor = nn.Linear(4, 2), nn.Parameter(torch.ones(()))
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        values: torch.Tensor = self.layer(obs) + self.factor.abs().sqrt()
+        return values
+
+
+def test_a_gradient_that_is_not_finite_stops_one_policy_and_the_others_go_on(spec: EnvSpec) -> None:
+    def make_three() -> list[Any]:
+        return [DQN(spec, DQNConfig(n_step=1, seed=seed), network=Rooted) for seed in range(3)]
+
+    together, alone = make_three(), make_three()
+    with torch.no_grad():
+        together[1].module.factor.zero_()
+    broken = together[1].weights()
+    check_a_fault(together, alone)
+    torch.testing.assert_close(together[1].weights(), broken, rtol=0, atol=0)
+
+
 def test_nodes_in_threads_of_one_process_batch_at_the_same_time(make: Make) -> None:
     pairs = [[make("own dqn, gated") for _ in range(2)] for _ in range(3)]
     start = threading.Barrier(len(pairs))
