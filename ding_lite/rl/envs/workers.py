@@ -59,11 +59,11 @@ _UNGUARDED = 64
 """The exit code of a process that would start processes while it imports the program."""
 _GUARD = (
     "Each process imports the program again: put what the program does under "
-    '`if __name__ == "__main__":`, or use mode="sync", which starts no processes.'
+    '`if __name__ == "__main__":`, or use make_envs(..., mode="sync"), which starts no processes.'
 )
 _SHORTER = (
     "The directory of temporary files has a long name: set TMPDIR to a shorter one, such as /tmp, "
-    'or use mode="sync", which needs no socket files.'
+    'or use make_envs(..., mode="sync"), which needs no socket files.'
 )
 
 
@@ -225,7 +225,8 @@ class _Worker:
             self._pipe.close()
             raise ConfigError(
                 f"{share.spec.env_id} cannot be sent to another process: {error}. Define its "
-                f'wrappers and what they use at the top of a module, or use mode="sync".'
+                f"wrappers and what they use at the top of a module, or use "
+                f'make_envs(..., mode="sync").'
             ) from error
         except (OSError, EOFError) as error:
             self._pipe.close()
@@ -293,7 +294,7 @@ class _Worker:
             advice = "If that was not you, the machine may have run out of memory."
         else:
             how = f"has ended with exit code {code}"
-            advice = 'What it wrote stands above. mode="sync" needs no processes.'
+            advice = 'What it wrote stands above. make_envs(..., mode="sync") needs no processes.'
         return EnvError(f"{self.share} {how}, so the others have been ended too. {advice}")
 
 
