@@ -354,6 +354,8 @@ def test_torch_compile_learns_the_same() -> None:
 
 
 @pytest.mark.slow
+# PyTorch's own, when it imports its compiler.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_inductor_learns_the_same(kind: str) -> None:
     make, draw = KINDS[kind]
