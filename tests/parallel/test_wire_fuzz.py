@@ -109,8 +109,9 @@ def edit_values(rng: random.Random, frames: Frames, golden: list[Frames]) -> Fra
                 else:
                     tree = changed(rng, tree, NASTY, KEYS)
         return [frames[0], msgspec.msgpack.encode(tree), *frames[2:]]
-    # An int of more than 64 bits, and what is no msgpack: TypeError before msgspec 0.22.
-    except (OverflowError, msgspec.MsgspecError, UnicodeDecodeError, TypeError):
+    # An int of more than 64 bits, a tree too deep to encode, and what is no msgpack: TypeError
+    # before msgspec 0.22.
+    except (OverflowError, RecursionError, msgspec.MsgspecError, UnicodeDecodeError, TypeError):
         return edit_bytes(rng, frames, golden)
 
 
