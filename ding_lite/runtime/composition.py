@@ -11,7 +11,7 @@ import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence, Set as AbstractSet
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import partial
 from types import BuiltinMethodType, MethodType
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from ding_lite.errors import LabelError, MiddlewareError
 from ding_lite.log import Throttle
 from ding_lite.runtime.messaging.labels import check_patterns, matches
 from ding_lite.runtime.middleware import (
+    AnyResource,
     Middleware,
     StepWrapper,
     around,
@@ -53,9 +54,17 @@ class MiddlewareLock:
         self._lock = threading.Lock()
         self._wakes: deque[Callable[[], object]] = deque()
         """Wakes the coroutines that wait. Not by threads: their number is limited."""
+        self._holder: int | None = None
+        """The thread of the function that holds the lock; None for a coroutine."""
 
     def __enter__(self) -> None:
+        if self._holder == threading.get_ident():
+            raise MiddlewareError(
+                "A middleware with `lock=True` runs another one by `task.forward`, which would "
+                "wait for itself. Use one of them without `lock`."
+            )
         self._lock.acquire()
+        self._holder = threading.get_ident()
         if (scope := current_scope()) is not None and scope.is_cancelled:
             self._release()
             scope.check()
@@ -76,6 +85,7 @@ class MiddlewareLock:
         self._release()
 
     def _release(self) -> None:
+        self._holder = None
         self._lock.release()
         for _ in range(len(self._wakes)):
             with suppress(IndexError, RuntimeError):  # another thread took it; its loop has ended
@@ -133,7 +143,7 @@ class Composition:
         """Return the names of the middleware of `chain`; a second `train` is `train#2`."""
         return distinct([name_of(use.fn) for use in self._here()])
 
-    def resources(self) -> list[AbstractContextManager[Any]]:
+    def resources(self) -> list[AnyResource]:
         """Return the middleware and wrappers that live as long as a run: context managers."""
         candidates: list[Any] = [use.fn for use in self._here()] + self._wrappers
         found = {id(r): r for candidate in candidates for r in resources_of(candidate)}

@@ -18,7 +18,7 @@ from contextlib import (
     ContextDecorator,
     suppress,
 )
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from ding_lite.errors import MiddlewareError, kind_of
 from ding_lite.interruption import refuse_exit
@@ -32,6 +32,9 @@ MakeMiddleware = Callable[[Mapping[str, Any]], Sequence[Middleware]]
 
 StepWrapper = Callable[[Middleware], Middleware]
 """Takes a middleware and returns one that runs code around it."""
+
+AnyResource: TypeAlias = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]
+"""A middleware or step wrapper that is entered when a run begins and left when it ends."""
 
 Stretch = Callable[[Context], AbstractContextManager[Any]]
 """Makes the context manager around one part of a middleware's code; see `around`."""
@@ -97,9 +100,10 @@ def parts_of(fn: Any) -> tuple[Middleware, ...]:
     return parts if isinstance(parts, tuple) else ()  # a mock has any attribute
 
 
-def resources_of(fn: Any) -> list[AbstractContextManager[Any]]:
+def resources_of(fn: Any) -> list[AnyResource]:
     """Return the context managers to enter before a middleware runs: itself, or its parts."""
-    found = [fn] if isinstance(fn, AbstractContextManager) else []
+    is_one = isinstance(fn, AbstractContextManager | AbstractAsyncContextManager)
+    found: list[AnyResource] = [fn] if is_one else []
     for part in parts_of(fn):
         found += resources_of(part)
     return found
@@ -154,12 +158,6 @@ def check_middleware(fn: Any) -> None:
         raise MiddlewareError(
             f"`{fn.__name__}` is a class, and calling it would make an object instead of "
             f"running a step. Give an object of it: `task.use({fn.__name__}(...))`."
-        )
-    if hasattr(fn, "__aenter__") and not hasattr(fn, "__enter__"):
-        raise MiddlewareError(
-            f"A middleware is {kind_of(fn)} with `__aenter__`, which nothing would call. A run "
-            f"enters objects with `__enter__` and `__exit__`; in an asynchronous generator, the "
-            f"code around `yield` may also `await`."
         )
     if not callable(fn):
         raise MiddlewareError(

@@ -20,8 +20,8 @@ from typing import Any
 
 from ding_lite.cancellation import current_scope
 from ding_lite.errors import StepCancelled
-from ding_lite.runtime.concurrency import Executor, OpenGenerator, StepBarrier
-from ding_lite.runtime.context import Context, Lineage, latch_of
+from ding_lite.runtime.concurrency import Executor, StepBarrier
+from ding_lite.runtime.context import Context, Latch, Lineage, latch_of
 from ding_lite.runtime.messaging.messages import Messages
 from ding_lite.runtime.middleware import (
     LAST,
@@ -35,6 +35,7 @@ from ding_lite.runtime.middleware import (
     refuse_second_yield,
     refuse_silent_exit,
 )
+from ding_lite.runtime.suspended import OpenGenerator
 
 
 class Onion:
@@ -53,7 +54,7 @@ class Onion:
         self.opened: list[OpenGenerator] = []
         self._pending: Sized = () if messages is None else messages.pending
         self._deliver: Callable[[], object] = list if messages is None else messages.deliver
-        self._note = note
+        self.note = note
 
     def push(self, generator: OpenGenerator | None) -> None:
         if generator is not None:
@@ -101,7 +102,7 @@ class Onion:
 
     def unwind(self, error: BaseException, name: str | None = None) -> None:
         """Carry an exception outwards through the generators; raise it unless one handles it."""
-        current: BaseException | None = self._note(error, name)
+        current: BaseException | None = self.note(error, name)
         last: list[OpenGenerator] = []
         while self.opened:
             generator = self.opened.pop()
@@ -115,7 +116,7 @@ class Onion:
             except StopIteration:
                 current = None
             except BaseException as raised:  # noqa: BLE001 - raised at the end of the way out
-                current = self._note(raised, name_of(generator))
+                current = self.note(raised, name_of(generator))
         if current is not None:
             raise current
 
@@ -162,7 +163,6 @@ class Pipeline:
         router, pending, deliver = messages.router, messages.pending, messages.deliver
         next_of, kept, generator = self._lineage.cls, self._lineage.kept, GeneratorType
         counted = {"total_step": ctx["total_step"]}
-        this_thread = threading.get_ident()
         left = -1 if num_steps is None else num_steps
         sequence = () if concurrent else self.chain
         fn: Middleware | None = None
@@ -195,7 +195,7 @@ class Pipeline:
                 deliver()
             if router.has_audience:
                 messages.publish(ctx)
-            if is_last or (latch.is_set and latch.set_by == this_thread):
+            if is_last or (latch.is_set and self._has_set(latch)):
                 return
 
             counted["total_step"] += 1  # from here on as `Lineage.next_of`, without its call
@@ -207,10 +207,15 @@ class Pipeline:
                         items[key] = ctx[key]
             self.ctx = ctx = next_of(items)
 
+    def _has_set(self, latch: Latch) -> bool:
+        """Return whether a middleware has set the latch, and no thread outside of the step."""
+        here = latch.set_by == threading.get_ident()
+        return here or self._executor.has_thread(latch.set_by)
+
     def _enter_all(self, ctx: Context) -> None:
         barrier = StepBarrier(self._executor, ctx)
-        for fn in self.chain:
-            barrier.start(fn)
+        for fn, name in zip(self.chain, self._names, strict=True):
+            barrier.start(fn, name)
         pass_barrier(barrier, self._onion, self._messages)
 
     # -- one by one ----------------------------------------------------------------------
@@ -293,9 +298,7 @@ def pass_barrier(barrier: StepBarrier, onion: Onion, messages: Messages | None =
         onion.push(outcome.opened)
         if outcome.error is not None:
             error = refuse_silent_exit(outcome.error, f"Middleware `{outcome.name}`")
-            errors.append(error)
-            if messages is not None:
-                note_once(error, f"in middleware `{outcome.name}`, {messages.when()}")
+            errors.append(onion.note(error, outcome.name))
 
     if len(errors) > 1:  # cancellations only follow from the other errors
         cancelled = CancelledError, StepCancelled

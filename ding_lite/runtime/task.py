@@ -119,7 +119,7 @@ class Task:
         here = self._router, self._labels, self._latch
         self._messages = Messages(*here, lambda: self._pipeline.ctx, self._is_aside, clock)
         self._pipeline = Pipeline(first, self._executor, self._messages)
-        self._resources = Resources()
+        self._resources = Resources(self._executor)
         self._is_running = self._has_run = False
         self._is_in_block = False
         """Whether a `with` block closes the task; else each run does."""
@@ -137,7 +137,8 @@ class Task:
         Args:
             fn: A callable of one ctx: function, generator function, coroutine function,
                 asynchronous generator function, or an object with `__call__`. An object that
-                is also a context manager is entered when a run begins and left when it ends.
+                is also a context manager, or an asynchronous one, is entered when a run begins and
+                left when it ends.
             filter_labels: Patterns of the labels of the nodes that run it; all by default.
             lock: Never run it at the same time as another middleware with a lock.
 
@@ -173,7 +174,7 @@ class Task:
 
     def parallel(self, *fns: Middleware) -> Middleware:
         """Compose middleware into one that runs them at the same time and waits for all."""
-        executor = Executor(max(1, len(fns)), self._latch.step)
+        executor = Executor(max(1, len(fns)), self._latch.step, self._executor.loop)
         self._of_compositions.add(executor)
         return parallel(fns, executor)
 
@@ -202,9 +203,10 @@ class Task:
     def run(self, max_step: int | None = None) -> None:
         """Run step after step until `finish` is set.
 
-        The first Ctrl-C or SIGTERM lets the step end and then raises; a second one raises at
-        once. Ctrl-C ends the job on all nodes, SIGTERM this node alone. If an environment fails,
-        or does not answer, while the run ends, the step is broken off.
+        The first Ctrl-C or SIGTERM lets the step end, and after the way out has begun the next one,
+        and then raises; a second one raises at once. Ctrl-C ends the job on all nodes, SIGTERM this
+        node alone. If an environment fails, or does not answer, while the run ends, the step is
+        broken off.
 
         The end of a run ends the current runs of all nodes. So a second run begins when all nodes
         have ended the first: `World.current().group("node.*").barrier()` waits for that. A run
@@ -540,6 +542,8 @@ class Task:
             for executor in (self._executor, *self._of_compositions):
                 stack.callback(executor.close, timeout)
             stack.callback(self._messages.unsubscribe)
+            # Waits that a coroutine has begun on a thread, and left, as by `asyncio.wait_for`.
+            stack.callback(self._latch.step.cancel, self)
             stack.callback(self._resources.leave, error)
             if error is not None:
                 self._latch.step.cancel(self)  # middleware started by `forward` may wait

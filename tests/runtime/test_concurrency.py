@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from concurrent.futures import Future
-from contextlib import closing
 
 import pytest
 
 from ding_lite.errors import MiddlewareError
 from ding_lite.runtime import Context, LocalRouter, Task, current_router, use_router
-from ding_lite.runtime.concurrency import Workers
 from ding_lite.testing import Cluster
 from tests.forks import in_a_child
 from tests.threads import switching_often
@@ -349,7 +346,7 @@ def test_the_threads_of_a_composition_made_for_one_step_end_with_it() -> None:
         for _ in range(3):
             task.forward(task.parallel(lambda ctx: None, coroutine)).renew()
             for thread in threading.enumerate():
-                if thread.name.startswith("ding_lite-"):
+                if thread.name.startswith("ding_lite-worker"):
                     thread.join(10.0)
                     assert not thread.is_alive()
 
@@ -387,25 +384,93 @@ def test_a_composition_is_an_onion_of_its_own_for_errors(compose: str) -> None:
     assert note.startswith(f"in middleware `{compose}(lambda, bad)` (1st of 1), step 0, node 0")
 
 
-def test_a_job_that_waits_often_adds_a_single_thread_however_busy_the_others_are() -> None:
-    began, goes_on, names = threading.Semaphore(0), threading.Event(), Future[set[str]]()
+def test_coroutines_in_parallel_share_the_loop_of_all_others() -> None:
+    loops: list[object] = []
 
-    def block() -> None:
-        began.release()
-        goes_on.wait(10.0)
+    async def note(ctx: Context) -> None:
+        loops.append(asyncio.get_running_loop())
 
-    def wait_often() -> None:
-        workers.begin_wait()
-        for _ in range(2):
-            workers.submit(block)
-        for _ in range(2):
-            began.acquire(timeout=10.0)
-        for _ in range(5):
-            workers.begin_wait()
-        goes_on.set()
-        names.set_result({thread.name for thread in threading.enumerate()})
+    with Task() as task:
+        task.use(note).use(task.parallel(note, lambda ctx: None, task.serial(note)))
+        task.run(max_step=2)
+    assert len(loops) == 6
+    assert len(set(loops)) == 1
 
-    with closing(Workers(2)) as workers:
-        workers.submit(wait_often)
-        of_workers = {name for name in names.result(10.0) if name.startswith("ding_lite-worker")}
-    assert len(of_workers) == 3
+
+def test_a_coroutine_that_a_function_returns_leaves_the_thread_to_others() -> None:
+    ready: list[int] = []
+
+    async def wait(ctx: Context) -> None:
+        while not ready:
+            await asyncio.sleep(0)
+
+    async def go_on(ctx: Context) -> None:
+        ready.append(1)
+
+    with Task(async_mode=True, n_async_workers=1) as task:
+        task.use_step_wrapper(lambda fn: lambda ctx: fn(ctx))
+        task.use(wait).use(wait).use(go_on).run(max_step=1)
+    assert ready
+
+
+@pytest.mark.parametrize("async_mode", [False, True])
+def test_any_awaitable_that_a_middleware_returns_is_awaited(async_mode: bool) -> None:
+    class Request:
+        def __await__(self) -> Iterator[None]:
+            yield
+            raise ZeroDivisionError
+
+    with Task(async_mode=async_mode) as task, pytest.raises(ZeroDivisionError):
+        task.use(lambda ctx: Request()).run(max_step=1)
+
+
+def test_many_coroutines_wait_on_threads_at_once() -> None:
+    heard: list[object] = []
+    num_waiting = 40
+
+    async def wait(ctx: Context) -> None:
+        heard.append(await asyncio.to_thread(task.wait_for, "go", 10.0))
+
+    def go(ctx: Context) -> None:
+        while len(heard) < num_waiting:
+            task.emit("go")
+
+    with Task(async_mode=True) as task:
+        for _ in range(num_waiting):
+            task.use(wait)
+        task.use(go).run(max_step=1)
+    assert all(heard)
+
+
+def test_a_wait_that_a_coroutine_has_left_ends_with_its_task() -> None:
+    async def ask(ctx: Context) -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.to_thread(task.wait_for, "never"), 0.01)
+
+    with Task() as task:
+        task.forward(ask).renew()
+
+
+def test_errors_and_warnings_of_async_mode_name_the_middleware_within_its_wrapper() -> None:
+    def good(ctx: Context) -> None: ...
+
+    def bad(ctx: Context) -> None:
+        raise ZeroDivisionError
+
+    with Task(async_mode=True) as task:
+        task.use_step_wrapper(lambda fn: lambda ctx: fn(ctx))
+        task.use(good).use(bad)
+        with pytest.raises(ZeroDivisionError) as caught:
+            task.run(max_step=1)
+    [note] = caught.value.__notes__
+    assert note.startswith("in middleware `bad` (2nd of 2), step 0")
+
+
+def test_a_locked_middleware_that_runs_a_locked_one_is_refused() -> None:
+    def inner(ctx: Context) -> None: ...
+
+    with Task() as task:
+        task.use(inner, lock=True)
+        task.use(lambda ctx: task.forward(inner) and None, lock=True)
+        with pytest.raises(MiddlewareError, match="wait for itself"):
+            task.run(max_step=1)

@@ -133,7 +133,7 @@ def test_waits_end_as_at_the_end_of_the_job(waiting: Waiting, outcome: object, l
     error, outcomes = run_beside(waiting, late=late)
     assert type(error) is Broken
     assert error.__notes__ == [
-        "in middleware `bad`, step 0, node 0, labels: async, node.0, standalone"
+        "in middleware `bad` (2nd of 2), step 0, node 0, labels: async, node.0, standalone"
     ]
     assert outcomes == [outcome]
 
@@ -297,7 +297,7 @@ def test_several_errors_beside_a_wait_are_a_group_without_it() -> None:
             task.run(max_step=1)
     assert [type(error) for error in caught.value.exceptions] == [Broken, KeyError]
     notes = [error.__notes__[0].split(",")[0] for error in caught.value.exceptions]
-    assert notes == ["in middleware `bad`", "in middleware `worse`"]
+    assert notes == ["in middleware `bad` (1st of 3)", "in middleware `worse` (3rd of 3)"]
 
 
 def test_what_has_not_begun_when_the_step_fails_does_not_begin() -> None:

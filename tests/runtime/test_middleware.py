@@ -60,16 +60,6 @@ def called_coroutine() -> Any:
     return called
 
 
-class Connected:
-    """An asynchronous context manager, as of a network client."""
-
-    async def __aenter__(self) -> None: ...
-
-    async def __aexit__(self, *error: object) -> None: ...
-
-    async def __call__(self, ctx: Context) -> None: ...
-
-
 @pytest.mark.parametrize(
     ("fn", "shape"),
     [
@@ -111,7 +101,6 @@ def test_names_leave_out_the_prefixes_of_factories() -> None:
         (called_coroutine(), "`coroutine` has been called already"),
         (Callable_, r"`Callable_` is a class.*task.use\(Callable_\(...\)\)"),
         (3, "not 3, an int"),
-        (Connected(), r"a Connected with `__aenter__`, which nothing would call\. A run enters"),
         (two, r"`two\(ctx.*more.*cannot be called with `ctx` alone.*If it is a factory, call it"),
         (
             no_argument,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -354,25 +355,45 @@ class Resource:
         return True  # whatever it says, an exception is not swallowed
 
 
+class AsyncResource(Resource):
+    """The same as an asynchronous context manager: one asyncio task enters and leaves it."""
+
+    async def __call__(self, ctx: Context) -> None:  # type: ignore[override]
+        super().__call__(ctx)
+
+    async def __aenter__(self) -> Self:
+        self.entered_by = asyncio.current_task()
+        return super().__enter__()
+
+    async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> bool:
+        assert asyncio.current_task() is self.entered_by
+        return super().__exit__(kind, *rest)
+
+
+@pytest.fixture(params=[Resource, AsyncResource])
+def resource(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
 class TestResources:
     """Middleware that are context managers live as long as a run."""
 
-    def test_they_are_entered_and_left_once_a_run_in_reverse_order(self) -> None:
+    def test_they_are_entered_and_left_once_a_run_in_reverse_order(self, resource) -> None:
         log: list[str] = []
         with Task() as task:
-            task.use(Resource(log, "a")).use(Resource(log, "b"))
+            task.use(resource(log, "a")).use(resource(log, "b"))
             task.run(max_step=2)
             assert log == ["+a", "+b", "a", "b", "a", "b", "-b", "-a"]
             task.run(max_step=1)
         assert log[8:] == ["+a", "+b", "a", "b", "-b", "-a"]
 
-    def test_they_see_the_exception_and_cannot_swallow_it(self) -> None:
+    def test_they_see_the_exception_and_cannot_swallow_it(self, resource) -> None:
         log: list[str] = []
         with Task() as task, pytest.raises(ZeroDivisionError):
-            task.use(Resource(log, "a")).use(boom).run(max_step=1)
+            task.use(resource(log, "a")).use(boom).run(max_step=1)
         assert log == ["+a", "a", "-a:ZeroDivisionError"]
 
-    def test_those_entered_are_left_when_a_later_one_cannot_open(self) -> None:
+    def test_those_entered_are_left_when_a_later_one_cannot_open(self, resource) -> None:
         log: list[str] = []
 
         class Broken(Resource):
@@ -380,7 +401,7 @@ class TestResources:
                 raise OSError("disk full")
 
         with Task() as task, pytest.raises(OSError, match=r"disk full"):
-            task.use(Resource(log, "a")).use(Broken(log, "b")).run(max_step=1)
+            task.use(resource(log, "a")).use(Broken(log, "b")).run(max_step=1)
         assert log == ["+a", "-a:OSError"]
 
     def test_by_hand_they_live_until_the_block_ends(self) -> None:
@@ -414,10 +435,10 @@ class TestResources:
         assert log == ["+a", "+b", "-a:OSError"]
         assert not [t for t in threading.enumerate() if t.name.startswith("ding_lite")]
 
-    def test_without_a_with_block_a_run_closes_everything(self) -> None:
+    def test_without_a_with_block_a_run_closes_everything(self, resource) -> None:
         log: list[str] = []
         task = Task(async_mode=True)
-        task.use(Resource(log, "a"))
+        task.use(resource(log, "a"))
         task.run(max_step=1)
         assert log == ["+a", "a", "-a"]
         assert not [t for t in threading.enumerate() if t.name.startswith("ding_lite")]

@@ -31,10 +31,10 @@ from ding_lite.parallel.observe.message_trace import MessageTrace
 from ding_lite.parallel.wire.arrays import shorten
 from ding_lite.parallel.wire.codec import Encoded, decode
 from ding_lite.parallel.wire.messages import CallArrived, ReplyArrived, encode_call, encode_reply
-from ding_lite.runtime.concurrency import Workers
 from ding_lite.runtime.messaging.base import check_handler, guard
 from ding_lite.runtime.messaging.collectives import COLLECTIVE
 from ding_lite.runtime.messaging.router import Router, answering
+from ding_lite.runtime.threads import Workers
 
 logger = logging.getLogger(__name__)
 
