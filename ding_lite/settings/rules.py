@@ -93,7 +93,7 @@ def not_nan(**named: float) -> list[str]:
 def whole(low: int, **named: Any) -> list[str]:
     """Return a fault for each value that is no integer from `low` to `MOST`; bools are faults."""
     return [
-        f"`{name}` is {value!r}; it must be a whole number from {low} on"
+        f"`{name}` is {value!r:.100}; it must be a whole number from {low} on"
         + (f", and at most {MOST}" if is_a(numbers.Integral, value) and value > MOST else "")
         for name, value in named.items()
         if not is_a(numbers.Integral, value) or not low <= value <= MOST
@@ -144,7 +144,7 @@ def _faults(
     named: Mapping[str, Any], is_right: Callable[[Any], bool], what_it_must: str
 ) -> list[str]:
     return [
-        f"`{name}` is {value!r}; it must {what_it_must if is_number else 'be a number'}"
+        f"`{name}` is {value!r:.100}; it must {what_it_must if is_number else 'be a number'}"
         for name, value in named.items()
         if not ((is_number := is_a(numbers.Real, value)) and is_right(value))
     ]

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
@@ -38,20 +38,23 @@ State: TypeAlias = Literal[
 ENDED: tuple[State, ...] = ("ended", "failed")
 
 
+_Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**62)] | float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Counts:
     """Counts of a node: in total, or per second."""
 
-    total_step: int | float | None = None
+    total_step: _Number | None = None
     """The present or last step of its task; None before the first."""
-    env_step: int | float | None = None
+    env_step: _Number | None = None
     """`ctx.env_step`, if it is a number."""
-    events_out: int | float = 0
+    events_out: _Number = 0
     """Events sent; an event to three nodes counts three times."""
-    events_in: int | float = 0
-    ctx_out: int | float = 0
-    ctx_in: int | float = 0
-    items_out: int | float = 0
+    events_in: _Number = 0
+    ctx_out: _Number = 0
+    ctx_in: _Number = 0
+    items_out: _Number = 0
 
     def rate(self, before: Counts, seconds: float) -> Counts:
         rates = {}

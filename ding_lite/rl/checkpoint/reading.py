@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -74,7 +74,7 @@ class ManifestBody(msgspec.Struct, forbid_unknown_fields=True):
 class Manifest(msgspec.Struct, forbid_unknown_fields=True):
     """The outer layer of the manifest, with a checksum of its content."""
 
-    format_version: int
+    format_version: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
     body_crc32: int
     body: msgspec.Raw
 

@@ -46,6 +46,7 @@ from ding_lite.rl.envs.naming import (
 )
 from ding_lite.rl.envs.native_cartpole import OURS
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.settings.rules import check_all, whole
 
 logger = logging.getLogger(__name__)
 
@@ -270,6 +271,7 @@ class EnvMaker:
         return None if limit in (None, -1) else int(limit)
 
     def spec(self, *, frame_stack: int = 1) -> EnvSpec:
+        check_all(whole(1, frame_stack=frame_stack))
         env = self(num_envs=1) if self.takes_num_envs else self()
         try:
             return self.spec_of(env, frame_stack=frame_stack)

@@ -282,7 +282,7 @@ class PrioritizedReplay(ReplayBuffer):
         for name in ("alpha", "offset"):
             if state[name] != getattr(self, name):
                 raise CheckpointError(
-                    f"The saved replay has the `{name}` {state[name]}, this one "
+                    f"The saved replay has the `{name}` {state[name]!r:.40}, this one "
                     f"{getattr(self, name)}: its priorities are others. Make one with the same."
                 )
 
