@@ -27,7 +27,10 @@ ENV_STEPS = {"Pendulum-v1": 60_000, "CartPole-v1": 100_000}
 def test_a_population_solves_it_and_its_fitness_rises(
     policy: str, env: str, tmp_path: Path
 ) -> None:
-    settings = {"eval_every": 3_000, "turn": 32} if env == "Pendulum-v1" else {}
+    # An agent with a mean of just 475 in one set of 20 episodes may have less in the next.
+    settings = {"target_margin": 15.0}
+    if env == "Pendulum-v1":
+        settings = {"eval_every": 3_000, "turn": 32}
     found = evolve(
         policy,
         env,
