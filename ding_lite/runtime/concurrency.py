@@ -21,7 +21,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, NamedTuple, TypeAlias
-from weakref import finalize
+from weakref import WeakSet, finalize
 
 from ding_lite.cancellation import CancelScope, Wait
 from ding_lite.errors import MiddlewareError
@@ -56,11 +56,6 @@ class Executor:
     """The threads and the loop of one task; `scope` ends the waits of a step that fails.
 
     The threads of one that is gone end by themselves: a composition may be made for one step.
-
-    Args:
-        num_threads: Threads for plain functions.
-        scope: The cancel scope of the task's steps.
-        loop: The loop of the task, for the executor of a composition, which has threads of its own.
     """
 
     def __init__(
@@ -69,20 +64,27 @@ class Executor:
         self.scope = scope
         self.loop = LoopThread() if loop is None else loop
         self.workers = Workers(num_threads)
-        self._owns_loop = loop is None
-        of_loop = [self.loop.release] if self._owns_loop else []
-        for release in (*of_loop, self.workers.release):
-            finalize(self, release).atexit = False
+        self._of_compositions: WeakSet[Executor] = WeakSet()
+        finalize(self, self.workers.release).atexit = False
+        if loop is None:
+            finalize(self, self.loop.release).atexit = False
+
+    def for_composition(self, num_threads: int) -> Executor:
+        """Make an executor with the same loop and threads of its own, which ends with this one."""
+        executor = Executor(num_threads, self.scope, self.loop)
+        self._of_compositions.add(executor)
+        return executor
 
     def close(self, timeout: float | None = None) -> None:
         """End all threads; wait at most `timeout` seconds for the jobs of each."""
-        self.workers.close(timeout)
-        if self._owns_loop:
-            self.loop.close(timeout)
+        for executor in (self, *self._of_compositions):
+            executor.workers.close(timeout)
+        self.loop.close(timeout)
 
     def has_thread(self, ident: int) -> bool:
         """Return whether middleware of a step may run on the thread with this identifier."""
-        return ident in (self.loop.ident, *self.workers.idents)
+        executors = self, *self._of_compositions
+        return ident == self.loop.ident or any(ident in e.workers.idents for e in executors)
 
     def settle(self, out: Any) -> OpenGenerator | None:
         """Finish the way in of a middleware, given the result of calling it.

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any, Self
-from weakref import WeakSet
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError, EnvError, MiddlewareError, kind_of
@@ -112,7 +111,6 @@ class Task:
             first.keep(*ctx.kept if isinstance(ctx, Context) else ())
         self._latch = latch_of(first)
         self._executor = Executor(int(n_async_workers), self._latch.step)
-        self._of_compositions: WeakSet[Executor] = WeakSet()
         self._is_helper = is_helper_thread()
         self._is_within = False
         """Whether the present run is within a middleware of another task of this node."""
@@ -174,9 +172,7 @@ class Task:
 
     def parallel(self, *fns: Middleware) -> Middleware:
         """Compose middleware into one that runs them at the same time and waits for all."""
-        executor = Executor(max(1, len(fns)), self._latch.step, self._executor.loop)
-        self._of_compositions.add(executor)
-        return parallel(fns, executor)
+        return parallel(fns, self._executor.for_composition(max(1, len(fns))))
 
     def share(self, *keys: str, to: str | Iterable[str] | None = None) -> Self:
         """Share these ctx keys, and no others, with other nodes.
@@ -539,8 +535,7 @@ class Task:
         timeout = 1.0 if isinstance(error, KeyboardInterrupt) else None
         with ExitStack() as stack:  # from the last line to the first, whatever raises
             stack.callback(self._latch.step.reset)
-            for executor in (self._executor, *self._of_compositions):
-                stack.callback(executor.close, timeout)
+            stack.callback(self._executor.close, timeout)
             stack.callback(self._messages.unsubscribe)
             # Waits that a coroutine has begun on a thread, and left, as by `asyncio.wait_for`.
             stack.callback(self._latch.step.cancel, self)

@@ -120,9 +120,10 @@ def test_finish_behind_the_yield_makes_the_step_the_last_one(async_mode: bool) -
         ctx.finish = True
 
     for fn in (generator, async_generator):
-        with Task(async_mode=async_mode) as task:
-            task.use(fn).run(max_step=5)
-        assert task.ctx.total_step == 0
+        for compose in ("serial", "parallel"):
+            with Task(async_mode=async_mode) as task:
+                task.use(getattr(task, compose)(fn)).run(max_step=5)
+            assert task.ctx.total_step == 0
 
 
 def test_listeners_are_called_while_the_second_half_of_a_generator_waits() -> None:
