@@ -130,6 +130,8 @@ class Run:
         self._release()
         if self._is_of_another_node:
             return
+        if isinstance(error, OSError):  # a report may miss the directory before the next check
+            self._check_directory(error)
         if isinstance(error, KeyboardInterrupt | SystemExit):
             where = "nothing was saved yet."
             if files.has_checkpoint(self.directory):
@@ -156,7 +158,7 @@ class Run:
         """The maximum of env steps."""
         return self.options.max_env_steps
 
-    def _check_directory(self) -> None:
+    def _check_directory(self, error: OSError | None = None) -> None:
         """Raise SaveError if the directory was moved or removed: another run may be there now."""
         with suppress(FileNotFoundError, NotADirectoryError):
             if self._locked is None or os.path.samestat(self._locked, self.directory.stat()):
@@ -165,7 +167,7 @@ class Run:
             f"The directory {self.shown} was moved or removed while the run worked in it. The run "
             f"ends, as another one may be there now. Go on with it where its files are: "
             f"--resume --out DIR."
-        )
+        ) from error
 
     def resume(self, parts: Mapping[str, object], *, stop_at: float | None = None) -> None:
         """Restore all parts from the run's checkpoint, if there is one.

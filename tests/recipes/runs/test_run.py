@@ -203,6 +203,28 @@ def test_a_run_writes_nothing_into_a_directory_that_has_replaced_its_own(tmp_pat
     assert (tmp_path / "moved" / "metrics.jsonl").read_text().count("\n") == 3
 
 
+@pytest.mark.parametrize("first", ["checkpoint", "report"])
+def test_a_run_whose_directory_is_gone_says_so_and_makes_none(first, tmp_path, clock) -> None:
+    out = tmp_path / "here"
+
+    def learn(ctx: Context) -> None:
+        ctx.metrics["episode_return"] = 1.0
+        if ctx.total_step == 3:  # less than a second after the last check
+            out.rename(tmp_path / "moved")
+
+    gone = pytest.raises(SaveError, match=r"here was moved or removed .* --resume --out DIR")
+    with gone as caught, Run("mine", options(out=out), quiet=True, clock=clock) as run:
+        every = {"checkpoint": 100, "report": 100, first: 1}
+        with Task() as task:
+            task.use(learn)
+            task.use(mw.checkpoint({"task": task}, run.checkpoint, every=every["checkpoint"]))
+            task.use(run.time(task, every=1)).use(mw.report(run, every=every["report"]))
+            task.run(max_step=9)
+    kinds = {"checkpoint": SaveError, "report": FileNotFoundError}
+    assert type(caught.value.__cause__) is kinds[first]
+    assert not out.exists()
+
+
 def test_a_run_that_has_ended_can_go_on_while_a_process_that_it_forked_lives(tmp_path) -> None:
     lock = Lock(tmp_path)
     of_the_fork = os.dup(lock._descriptor)
