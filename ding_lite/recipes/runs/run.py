@@ -375,9 +375,16 @@ class Run:
             )
         described = describe_run(self.example, self.options, self._config)
         if saved is not None:
-            last_row(self.metrics)  # the verdict needs it: raise now if the file is damaged
+            last = last_row(self.metrics)  # the verdict needs it: raise now if it is damaged
             check_same(self.shown, saved, described, self._defaults)
             then, now = (about.get("options") or {} for about in (saved, described))
+            made = 0 if last.get("env_step") is None else spent(last)
+            most = self.max_env_steps
+            if most < min(made, then.get("max_env_steps") or most):
+                raise ConfigError(
+                    f"The run in {self.shown} has made {made:,} env steps, and `max_env_steps` is "
+                    f"{most:,}. Leave it out, or give more."
+                )
             self._has_new_goal = any(then.get(name) != now.get(name) for name in _GOALS)
             if changed := changed_versions(saved, described):
                 self.tell(

@@ -265,6 +265,26 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert message == f"The run in {out} goes on at 40 env steps.\n"
 
 
+def test_a_run_is_not_resumed_with_fewer_env_steps_than_it_has_made(tmp_path: Path) -> None:
+    def go(most: int, **more: Any) -> None:
+        with Run("mine", options(out=tmp_path, max_env_steps=most, **more), quiet=True) as run:
+            train_a_little(run, steps=20)
+
+    go(200)
+    go(180, resume=True)
+    few = "has made 160 env steps, and `max_env_steps` is 159.* Leave it out, or give more"
+    with pytest.raises(ConfigError, match=few):
+        go(159, resume=True)
+    assert json.loads((tmp_path / "config.json").read_text())["options"]["max_env_steps"] == 180
+
+
+def test_a_run_may_have_made_more_env_steps_than_its_limit_and_be_resumed_with_it(tmp_path) -> None:
+    for resumed in (False, True):  # all environments step at once
+        with Run("mine", options(out=tmp_path, max_env_steps=39, resume=resumed)) as run:
+            train_a_little(run)
+    assert json.loads((tmp_path / "config.json").read_text())["options"]["max_env_steps"] == 39
+
+
 def test_a_node_that_was_started_again_goes_on_with_what_its_former_life_has_saved(
     tmp_path: Path,
 ) -> None:
