@@ -285,7 +285,13 @@ def test_a_toml_file_may_have_a_byte_order_mark_and_is_a_regular_file() -> None:
             read_config(Path(path))
 
 
-@pytest.mark.parametrize("text", ["[", '{"options": 3}', '{"config": []}', '{"lr": 0.5}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("[", '{"options": 3}', '{"config": []}', '{"lr": 0.5}'),
+        '{"config": {}, "options": {"env_args": 3}}',
+    ],
+)
 def test_what_is_no_description_of_a_run_is_refused(text: str) -> None:
     Path("config.json").write_text(text)
     with pytest.raises(ConfigError, match=r"`config` is 'config.json', which cannot be read"):

@@ -32,6 +32,7 @@ _TYPES: dict[str, type | UnionType] = {
     **dict.fromkeys(("example", "env", "criterion"), str),
     **dict.fromkeys(("seed", "max_env_steps", "num_envs", "nodes", "population"), int),
     "target": int | float,
+    "env_args": dict,
     **dict.fromkeys(("report", "wrappers", "imports"), list),
 }
 """The values in a run's description and their types; null stands for a missing value."""

@@ -285,6 +285,7 @@ def test_a_pipe_in_place_of_a_file_does_not_hang_the_reader(name: str) -> None:
     "described",
     [
         *(b"[]", b"[" * 9_000, b'{"options": ""}', b'{"config": []}', b'{"example": ["dqn"]}'),
+        b'{"options": {"env_args": 3}}',
         *(b'{"options": {"seed": "x"}}', b'{"options": {"target": [1]}}', b"9" * 5_000),
     ],
 )
