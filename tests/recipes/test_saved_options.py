@@ -276,6 +276,16 @@ def test_a_run_of_another_environment_gives_its_settings_alone() -> None:
     assert (plan.policy_config.lr, plan.options.target) == (0.5, -100.0)
 
 
+def test_whole_numbers_in_a_toml_file_may_be_written_as_on_the_command_line() -> None:
+    Path("mine.toml").write_text("capacity = 1e4\neval_every = 1_0e2\nlr = 1e0\ntarget = 5e2\n")
+    made = make_plan("dqn", "CartPole-v1", {}, Choices(config=Path("mine.toml")))
+    assert (made.config.capacity, made.config.eval_every) == (10_000, 1_000)
+    assert repr((made.policy_config.lr, made.options.target)) == "(1.0, 500.0)"
+    Path("mine.toml").write_text("capacity = 10000.0\n")
+    with pytest.raises(ConfigError, match=r"`capacity` is 10000\.0; `int` was expected"):
+        make_plan("dqn", "CartPole-v1", {}, Choices(config=Path("mine.toml")))
+
+
 def test_a_toml_file_may_have_a_byte_order_mark_and_is_a_regular_file() -> None:
     Path("mine.toml").write_text("lr = 0.5\n", encoding="utf-8-sig")
     assert read_config(Path("mine.toml")).settings == {"lr": 0.5}
