@@ -276,6 +276,30 @@ def test_a_run_of_another_environment_gives_its_settings_alone() -> None:
     assert (plan.policy_config.lr, plan.options.target) == (0.5, -100.0)
 
 
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("num-envs = 3", r'Unknown setting "num-envs"\. Did you mean "num_envs"\?'),
+        ("max_steps = 300", r'Unknown setting "max_steps"\. Did you mean "max_env_steps"\?'),
+        ("learning-rate = 0.1", r'Unknown setting "learning-rate"\. Did you mean "lr"\?'),
+        ("total_timesteps = 9", r'"total_timesteps" is .*option "max_env_steps": --'),
+        (
+            "env = 'CartPole-v1'",
+            r'"env" is no setting, but an argument: ding-lite train POLICY ENV',
+        ),
+        ("policy = 'dqn'", r'"policy" is no setting, but an argument: ding-lite train POLICY ENV'),
+        (
+            "[train]\nlr = 0.1",
+            r"mine\.toml has a table \[train\]; .*Write the lines of the table th",
+        ),
+    ],
+)
+def test_a_name_that_a_toml_file_does_not_have_is_answered_by_one_that_it_may(text, fault) -> None:
+    Path("mine.toml").write_text(f"{text}\n")
+    with pytest.raises(ConfigError, match=fault):
+        make_plan("dqn", "CartPole-v1", {}, Choices(config=Path("mine.toml")))
+
+
 def test_whole_numbers_in_a_toml_file_may_be_written_as_on_the_command_line() -> None:
     Path("mine.toml").write_text("capacity = 1e4\neval_every = 1_0e2\nlr = 1e0\ntarget = 5e2\n")
     made = make_plan("dqn", "CartPole-v1", {}, Choices(config=Path("mine.toml")))
