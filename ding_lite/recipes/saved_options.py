@@ -213,7 +213,14 @@ def _of_run(place: Path, about: Mapping[str, Any]) -> SavedOptions:
 
 
 def parameter_of(one: Searched) -> Parameter:
-    """Return the parameter that the command line describes."""
+    """Return the parameter that the command line describes; its errors name the setting."""
+    try:
+        return _parameter_of(one)
+    except ConfigError as error:
+        raise ConfigError(f"The search of `{one.name}` is refused: {error}") from error
+
+
+def _parameter_of(one: Searched) -> Parameter:
     values: tuple[Any, ...] = one.values
     if not one.is_range:
         return choice(*values)

@@ -65,7 +65,11 @@ NUMBERS = [
     (f"{EVOLVE} --search batch_size=1:<2^64>", "64 bits"),
     (f"{EVOLVE} --search lr=1e-3:inf", "64 bits"),
     (f"{EVOLVE} --search lr=1:2 --search lr=2:3", "`--search lr` was given 2 times"),
-    (f"{EVOLVE} --search lr=2:1", "they must be in order"),
+    (f"{EVOLVE} --search lr=2:1", "search of `lr` is refused: `low` is 2 and `high` 1; they must"),
+    (f"{EVOLVE} --search lr=0:1:log", "The search of `lr` is refused: `low` is 0; it must be abo"),
+    (f"{EVOLVE} --search batch_size=8:16.5", "command line with two whole numbers: batch_size=8"),
+    (f"{EVOLVE} --search double=1:2", "`choice(True, False)`, on the command line 'double=true|f"),
+    (f"{EVOLVE} --search hidden=8:16", "mutation changes it: `mutate_architecture`, or in a prog"),
 ]
 
 TOO_LARGE = [

@@ -225,6 +225,7 @@ def test_a_toml_file_may_have_the_search_of_an_evolution() -> None:
     assert plan.config.population == 3
     for text, fault in (
         ("search = 'lr'", "`search` in search.toml is 'lr'; a table was expected"),
+        ("search = {lr = '2:1'}", "The search of `lr` is refused: `low` is 2 and `high` 1"),
         ("search = {lr = 1e-3}", "The search of `lr` is 0.001, which cannot be read"),
     ):
         file.write_text(text)
