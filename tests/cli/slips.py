@@ -124,9 +124,12 @@ BROKEN_RUNS = [
     (f"{TRAIN} --resume --out other-run", "was begun in another way: `"),
     ("train sac Pendulum-v1 --resume --out run", "are those of `dqn`, and `sac` has others"),
     *(
-        (f"{start} {run}", "its config.json is missing or damaged")
-        for run in ("half-config", "list-config", "text-config", "pipe-config")
-        for start in ("plot", "train dqn CartPole-v1 --resume --out")
+        (f"{start} {run}-config", fault)
+        for run in ("half", "list", "text", "pipe")
+        for start, fault in (
+            ("plot", f"{run}-config/config.json cannot be read: "),
+            ("train dqn CartPole-v1 --resume --out", "its config.json is missing or damaged"),
+        )
     ),
     *(
         (f"{start} broken-metrics", "metrics.jsonl is damaged: line 1 of 2 is no row of metrics")
