@@ -268,6 +268,7 @@ COMBINATIONS = [
     ("env -- x", "only `ding-lite run` passes words on"),
     (f"{RUN} --nodes 3 --roles a,b", "--nodes is 3, and --roles has entries for 2"),
     (f"{RUN} --nodes 2 --ports 7000", "but the protocol is `ipc`"),
+    (f"{RUN} --key-file nofile", "but the protocol is `ipc`"),
     (f"{RUN} --nodes 2 --address 127.0.0.1", "but the protocol is `ipc`"),
     (f"{TCP} --ports 7000,7000", "need as many different ports"),
     (f"{TCP} --ports 7000,7001,7002", "need as many different ports"),
