@@ -392,6 +392,7 @@ class Run:
                     f"the same to the last bit."
                 )
             described["command"] = saved.get("command")
+            files.remove_unfinished(self.directory)
         if self.options.resume and not files.has_checkpoint(self.directory):
             if saved is not None:  # else the directory may be one of the user's
                 if (self.directory / files.RESULT).exists():

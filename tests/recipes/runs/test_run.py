@@ -265,6 +265,19 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert message == f"The run in {out} goes on at 40 env steps.\n"
 
 
+def test_a_resumed_run_removes_the_files_that_a_kill_left_unfinished_and_no_others(
+    tmp_path,
+) -> None:
+    with Run("mine", options(out=tmp_path)):
+        pass
+    before = {*tmp_path.iterdir(), tmp_path / ".mine.unfinished-1234.png"}
+    for name in (".mine", ".curve"):
+        (tmp_path / f"{name}.unfinished-1234.png").touch()
+    with Run("mine", options(out=tmp_path, resume=True)):
+        pass
+    assert {*tmp_path.iterdir()} == before
+
+
 def test_a_run_is_not_resumed_with_fewer_env_steps_than_it_has_made(tmp_path: Path) -> None:
     def go(most: int, **more: Any) -> None:
         with Run("mine", options(out=tmp_path, max_env_steps=most, **more), quiet=True) as run:
