@@ -71,6 +71,7 @@ def plot_runs(options: argparse.Namespace) -> None:
     if len(groups) > 1:
         add_legend(axes)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         save_picture(figure, path)
     except OSError as error:
         raise ConfigError(

@@ -22,14 +22,16 @@ LEARN_EVERY = "learn_every"
 """The env steps per update of an agent, which is a setting of the agent and not of a policy."""
 _FIXED = {
     "seed": "each agent has its own anyway",
-    "hidden": "an architecture mutation changes it: `Mutation(architecture=...)`",
+    "hidden": "an architecture mutation changes it: `mutate_architecture`, or in a program of "
+    "your own `Mutation(architecture=...)`",
     "torso": "agents of different convolutions have nothing to inherit",
     **dict.fromkeys(
         ("memory", "memory_size"), "agents of different memories have nothing to inherit"
     ),
     **dict.fromkeys(
         ("activation", "image_activation"),
-        "an activation mutation changes it: `Mutation(activation=...)`",
+        "an activation mutation changes it: `mutate_activation`, or in a program of your own "
+        "`Mutation(activation=...)`",
     ),
     **dict.fromkeys(("dueling", "convs"), "agents of different networks have nothing to inherit"),
     "log_std_start": "it is the first value of what is learned, so a mutation would change nothing",
@@ -374,9 +376,15 @@ def _misfits(config: Any, name: str, parameter: Parameter) -> list[str]:  # noqa
     usual = default_values(type(config)).get(name, current)  # a float may be written as an int
     for value in parameter.examples():
         if type(usual) is int and type(value) is float:
-            return [f"`{name}` is a whole number; search it with `integer(low, high)`"]
+            return [
+                f"`{name}` is a whole number; search it with `integer(low, high)`, on the command "
+                f"line with two whole numbers: {name}=8:64"
+            ]
         if type(current) is bool and type(value) is not bool:
-            return [f"`{name}` is True or False; search it with `choice(True, False)`"]
+            return [
+                f"`{name}` is True or False; search it with `choice(True, False)`, on the command "
+                f"line '{name}=true|false'"
+            ]
         if current is not None and isinstance(current, str) != isinstance(value, str):
             return [f"`{name}` is {current!r} by default, and {value!r} is of another kind"]
     return []

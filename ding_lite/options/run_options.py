@@ -189,7 +189,10 @@ that are."""
 
 def _how_given(option: str, facts: Mapping[str, Any]) -> str:
     flag = facts["flag"] or f"--{option.replace('_', '-')}"
-    on_command_line = f"{flag} on the command line, " if facts["typed"] else ""
+    where = "on the command line" if len(facts["of"]) > 1 else f"of `ding-lite {facts['of'][0]}`"
+    on_command_line = f"{flag} {where}, " if facts["typed"] else ""
+    if option == "wrappers":
+        on_command_line = "wrappers = ['tasks.py:scaled'] in a file for --config, "
     in_python = "use=[mw.report(fn, every=...)]" if option == "report" else f"{option}=..."
     return f"{on_command_line}{facts['of'][0]}(..., {in_python}) in Python"
 

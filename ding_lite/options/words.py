@@ -26,7 +26,7 @@ def whole_number(low: int, high: int = MOST) -> Callable[[str], int]:
 
     def read(word: str) -> int:
         is_number = _WHOLE.fullmatch(word) is not None and len(word) <= _MOST_SHOWN
-        value = _value(word) if is_number else None
+        value = read_value(word) if is_number else None
         number = value if isinstance(value, int) else low - 1
         if not low <= number <= high:
             most = f", and at most {high}" if number > high else ""
@@ -73,7 +73,7 @@ def assignment(word: str) -> tuple[str, object]:
         raise argparse.ArgumentTypeError(
             f"found {show(word)}; expected is a name, `=` and a value, such as lr=3e-4."
         )
-    value = _value(text)
+    value = read_value(text)
     for one in value if isinstance(value, tuple) else (value,):
         if not _is_held(one):
             raise argparse.ArgumentTypeError(
@@ -96,10 +96,16 @@ def _is_held(value: object) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-def _value(text: str) -> object:
+def read_value(text: str) -> object:
+    """Read the value of an assignment.
+
+    Example:
+        >>> read_value("1e5"), read_value("1.0"), read_value("none")
+        (100000, 1.0, None)
+    """
     if "," in text:
         inner = text.removeprefix("(").removeprefix("[").removesuffix(")").removesuffix("]")
-        return tuple(_value(part.strip()) for part in inner.split(",") if part.strip())
+        return tuple(read_value(part.strip()) for part in inner.split(",") if part.strip())
     words: dict[str, object] = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]

@@ -305,7 +305,13 @@ def _check_all_names(
     of_file = [name for name in in_file.values if name not in OF_FILES]
     if not set(of_file) <= set(known):
         _check_program(in_file, program)
-    _check_names(policy, of_file, known)
+    for name in of_file:
+        if name not in known and isinstance(in_file.values[name], dict):
+            raise ConfigError(
+                f"{in_file.place} has a table [{name}]; settings were expected at its top. Write "
+                f"the lines of the table there, without its heading."
+            )
+    _check_names(policy, of_file, known, OF_FILES)
     if in_file.searched is not None and "population" not in known:
         raise ConfigError(
             f"`search` in {in_file.place} is of `evolve`, which has agents to search with; `train` "
@@ -318,7 +324,10 @@ def _check_all_names(
         )
 
 
-def _check_names(policy: str, given: Iterable[str], known: list[str]) -> None:
+def _check_names(
+    policy: str, given: Iterable[str], known: list[str], options: Iterable[str] = ()
+) -> None:
+    """Refuse what is no setting; the known one that is meant may also be one of `options`."""
     faults = []
     for key in map(str, given):
         if (option := elsewhere.OPTIONS.get(key, key)) in HOW_GIVEN and option not in known:
@@ -326,9 +335,14 @@ def _check_names(policy: str, given: Iterable[str], known: list[str]) -> None:
             if key != option:
                 what = f'"{key}" is unknown. Did you mean the option "{option}"'
             faults.append(f"{what}: {HOW_GIVEN[option]}" + "?" * (key != option))
+        elif key in ("policy", "env") and key not in known:
+            faults.append(f'"{key}" is no setting, but an argument: ding-lite train POLICY ENV')
         elif key not in known:
-            setting = elsewhere.known_setting(key, known)
-            meant = f' Did you mean "{setting}"?' if setting else did_you_mean(key, known)
+            name = key.replace("-", "_")
+            setting = elsewhere.known_setting(name, known)
+            meant = (
+                f' Did you mean "{setting}"?' if setting else did_you_mean(name, [*known, *options])
+            )
             faults.append(f'Unknown setting "{key}".{meant}')
             faults.append(f"The settings of {policy} are: {', '.join(known)}")
     check_all(faults)

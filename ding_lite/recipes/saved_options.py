@@ -26,7 +26,7 @@ from ding_lite.io.importing import find_again
 from ding_lite.io.reading import read_file
 from ding_lite.io.signature import is_signed
 from ding_lite.options.run_options import OF_FILES
-from ding_lite.options.words import Searched, searched
+from ding_lite.options.words import Searched, read_value, searched
 from ding_lite.recipes.evolve_config import LOWERED_BY_SMOKE
 from ding_lite.recipes.runs.directory import (
     code_of,
@@ -159,7 +159,8 @@ def read_config(path: Path) -> SavedOptions:
                     described["config"].pop(name, None)
             return _of_run(path, described)
         content = read_file(path, most=_MOST_BYTES)
-        values = tomllib.loads(content.decode("utf-8-sig"))  # editors on Windows add a BOM
+        text = content.decode("utf-8-sig")  # editors on Windows add a BOM
+        values = tomllib.loads(text, parse_float=read_value)  # 1e5 is a count, as for `--set`
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"`config` is {str(path)!r}, which cannot be read: {error}. A TOML file with lines "
@@ -212,7 +213,14 @@ def _of_run(place: Path, about: Mapping[str, Any]) -> SavedOptions:
 
 
 def parameter_of(one: Searched) -> Parameter:
-    """Return the parameter that the command line describes."""
+    """Return the parameter that the command line describes; its errors name the setting."""
+    try:
+        return _parameter_of(one)
+    except ConfigError as error:
+        raise ConfigError(f"The search of `{one.name}` is refused: {error}") from error
+
+
+def _parameter_of(one: Searched) -> Parameter:
     values: tuple[Any, ...] = one.values
     if not one.is_range:
         return choice(*values)

@@ -99,13 +99,12 @@ def interruptible(
     that the run ends after this step.
     """
     interruption, process = Interruption(), os.getpid()
-    respond = partial(_announce, end=end) if announce else end
 
     def handle(signum: int, frame: FrameType | None) -> None:
         if os.getpid() != process:  # `multiprocessing.Pool`, for one, ends its children by SIGTERM
             handle_as_new_program(signum)
             return
-        now = clock.now()
+        now, name = clock.now(), signal.Signals(signum).name
         if signum == signal.SIGHUP:
             if interruption.signum is not None:
                 return
@@ -116,6 +115,7 @@ def interruptible(
             interruption.signum = signum
             interruption.raise_if_any()
         interruption.signum, interruption.at = signum, now
+        respond = partial(_announce, name=name, end=end) if announce else end
         # Handlers interrupt any code, also code that holds a lock which `end` needs.
         threading.Thread(target=respond, args=(signum,), name="interrupt").start()
 
@@ -139,9 +139,8 @@ def _is_the_programs(handler: object) -> bool:
     return handler not in known and type(handler) is not DeferredSigint
 
 
-def _announce(signum: int, end: Callable[[int], None]) -> None:
+def _announce(signum: int, *, name: str, end: Callable[[int], None]) -> None:
     end(signum)
-    name = signal.Signals(signum).name
     if logger.hasHandlers():
         logger.warning("%s: the run ends after this step; once more ends it at once", name)
     else:  # each process of a job would write the warning

@@ -168,6 +168,11 @@ def _format(hint: Any) -> str:
         return " or ".join(_format(o) if o is not types.NoneType else "None" for o in options)
     if hint == tuple[int, ...]:
         return "`tuple[int, ...]`, such as `64,` or `64,64`,"
+    for item in (next(iter(typing.get_args(option)), None) for option in (hint, *options)):
+        if isinstance(item, type) and dataclasses.is_dataclass(item):
+            usual = default_values(item)
+            table = ", ".join(f"{n} = 1" for n in hints_of(item) if n not in usual)
+            return f"a list of `{item.__name__}`, such as `[{{{table}}}]` in a TOML file,"
     if hint is bool:
         return "`bool` (true or false)"
     return f"`{hint.__name__ if isinstance(hint, type) else hint}`"

@@ -65,7 +65,11 @@ NUMBERS = [
     (f"{EVOLVE} --search batch_size=1:<2^64>", "64 bits"),
     (f"{EVOLVE} --search lr=1e-3:inf", "64 bits"),
     (f"{EVOLVE} --search lr=1:2 --search lr=2:3", "`--search lr` was given 2 times"),
-    (f"{EVOLVE} --search lr=2:1", "they must be in order"),
+    (f"{EVOLVE} --search lr=2:1", "search of `lr` is refused: `low` is 2 and `high` 1; they must"),
+    (f"{EVOLVE} --search lr=0:1:log", "The search of `lr` is refused: `low` is 0; it must be abo"),
+    (f"{EVOLVE} --search batch_size=8:16.5", "command line with two whole numbers: batch_size=8"),
+    (f"{EVOLVE} --search double=1:2", "`choice(True, False)`, on the command line 'double=true|f"),
+    (f"{EVOLVE} --search hidden=8:16", "mutation changes it: `mutate_architecture`, or in a prog"),
 ]
 
 TOO_LARGE = [
@@ -120,9 +124,12 @@ BROKEN_RUNS = [
     (f"{TRAIN} --resume --out other-run", "was begun in another way: `"),
     ("train sac Pendulum-v1 --resume --out run", "are those of `dqn`, and `sac` has others"),
     *(
-        (f"{start} {run}", "its config.json is missing or damaged")
-        for run in ("half-config", "list-config", "text-config", "pipe-config")
-        for start in ("plot", "train dqn CartPole-v1 --resume --out")
+        (f"{start} {run}-config", fault)
+        for run in ("half", "list", "text", "pipe")
+        for start, fault in (
+            ("plot", f"{run}-config/config.json cannot be read: "),
+            ("train dqn CartPole-v1 --resume --out", "its config.json is missing or damaged"),
+        )
     ),
     *(
         (f"{start} broken-metrics", "metrics.jsonl is damaged: line 1 of 2 is no row of metrics")
@@ -240,6 +247,13 @@ COMBINATIONS = [
     (f"{RUN} --node 3", "there is no option '--node'. Did you mean \"--nodes\"?"),
     (f"{TRAIN} --lr 1", "no option '--lr'. Settings of the policy are given by `--set lr=VALUE`"),
     (f"{TRAIN} --n-steps 9", "Settings of the policy are given by `--set n_steps=VALUE`"),
+    (f"{TRAIN} --target-kl 1", "Settings of the policy are given by `--set target_kl=VALUE`"),
+    (f"{TRAIN} --num-env 3", "no option '--num-env'. Did you mean \"--num-envs\"?\nFor example"),
+    (f"{TRAIN} --wrapper a.py:b", "`wrappers` is given otherwise: wrappers = ['tasks.py:scaled']"),
+    (f"{TRAIN} --network a.py:b", "`network` is given otherwise: train(..., network=...) in Pyth"),
+    (f"{TRAIN} --population 3", "--population of `ding-lite evolve`, evolve(..., population=...)"),
+    (f"{EVOLVE} --compile torch", "given otherwise: --compile of `ding-lite train`, train(..., c"),
+    (f"{EVOLVE} --set compile=torch", "is an option and no setting: --compile of `ding-lite tra"),
     (f"{TRAIN} --total-timesteps 9", "'--total-timesteps'. Did you mean \"--max-env-steps\"?"),
     (f"{RUN} --nodes", "argument --nodes: expected one argument."),
     (f"{RUN} c", "found 'c', where nothing more was expected. What is meant for the program"),
@@ -254,6 +268,7 @@ COMBINATIONS = [
     ("env -- x", "only `ding-lite run` passes words on"),
     (f"{RUN} --nodes 3 --roles a,b", "--nodes is 3, and --roles has entries for 2"),
     (f"{RUN} --nodes 2 --ports 7000", "but the protocol is `ipc`"),
+    (f"{RUN} --key-file nofile", "but the protocol is `ipc`"),
     (f"{RUN} --nodes 2 --address 127.0.0.1", "but the protocol is `ipc`"),
     (f"{TCP} --ports 7000,7000", "need as many different ports"),
     (f"{TCP} --ports 7000,7001,7002", "need as many different ports"),

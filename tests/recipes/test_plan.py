@@ -210,7 +210,7 @@ def test_an_environment_without_a_threshold_has_no_target() -> None:
         ("dqn", {"network": []}, "an option and no setting: train(..., network=...) in Python"),
         ("dqn", {"report": []}, "--report on the command line, train(..., use=[mw.report(fn, eve"),
         ("dqn", {"env_args": {}}, "--env-arg on the command line, train(..., env_args=...) in P"),
-        ("dqn", {"population": 2}, "--population on the command line, evolve(..., population=...)"),
+        ("dqn", {"population": 2}, "--population of `ding-lite evolve`, evolve(..., populatio"),
         ("dqn", {"lr": "fast"}, "`lr` is 'fast'; `float` was expected"),
         ("dqn", {"double": "no"}, "`double` is 'no'; `bool` (true or false) was expected"),
         ("dqn", {"hidden": "32"}, "is '32'; `tuple[int, ...]`, such as `64,` or `64,64`, was exp"),

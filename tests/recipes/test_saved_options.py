@@ -225,6 +225,7 @@ def test_a_toml_file_may_have_the_search_of_an_evolution() -> None:
     assert plan.config.population == 3
     for text, fault in (
         ("search = 'lr'", "`search` in search.toml is 'lr'; a table was expected"),
+        ("search = {lr = '2:1'}", "The search of `lr` is refused: `low` is 2 and `high` 1"),
         ("search = {lr = 1e-3}", "The search of `lr` is 0.001, which cannot be read"),
     ):
         file.write_text(text)
@@ -276,6 +277,40 @@ def test_a_run_of_another_environment_gives_its_settings_alone() -> None:
     assert (plan.policy_config.lr, plan.options.target) == (0.5, -100.0)
 
 
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("num-envs = 3", r'Unknown setting "num-envs"\. Did you mean "num_envs"\?'),
+        ("max_steps = 300", r'Unknown setting "max_steps"\. Did you mean "max_env_steps"\?'),
+        ("learning-rate = 0.1", r'Unknown setting "learning-rate"\. Did you mean "lr"\?'),
+        ("total_timesteps = 9", r'"total_timesteps" is .*option "max_env_steps": --'),
+        (
+            "env = 'CartPole-v1'",
+            r'"env" is no setting, but an argument: ding-lite train POLICY ENV',
+        ),
+        ("policy = 'dqn'", r'"policy" is no setting, but an argument: ding-lite train POLICY ENV'),
+        (
+            "[train]\nlr = 0.1",
+            r"mine\.toml has a table \[train\]; .*Write the lines of the table th",
+        ),
+    ],
+)
+def test_a_name_that_a_toml_file_does_not_have_is_answered_by_one_that_it_may(text, fault) -> None:
+    Path("mine.toml").write_text(f"{text}\n")
+    with pytest.raises(ConfigError, match=fault):
+        make_plan("dqn", "CartPole-v1", {}, Choices(config=Path("mine.toml")))
+
+
+def test_whole_numbers_in_a_toml_file_may_be_written_as_on_the_command_line() -> None:
+    Path("mine.toml").write_text("capacity = 1e4\neval_every = 1_0e2\nlr = 1e0\ntarget = 5e2\n")
+    made = make_plan("dqn", "CartPole-v1", {}, Choices(config=Path("mine.toml")))
+    assert (made.config.capacity, made.config.eval_every) == (10_000, 1_000)
+    assert repr((made.policy_config.lr, made.options.target)) == "(1.0, 500.0)"
+    Path("mine.toml").write_text("capacity = 10000.0\n")
+    with pytest.raises(ConfigError, match=r"`capacity` is 10000\.0; `int` was expected"):
+        make_plan("dqn", "CartPole-v1", {}, Choices(config=Path("mine.toml")))
+
+
 def test_a_toml_file_may_have_a_byte_order_mark_and_is_a_regular_file() -> None:
     Path("mine.toml").write_text("lr = 0.5\n", encoding="utf-8-sig")
     assert read_config(Path("mine.toml")).settings == {"lr": 0.5}
@@ -285,7 +320,13 @@ def test_a_toml_file_may_have_a_byte_order_mark_and_is_a_regular_file() -> None:
             read_config(Path(path))
 
 
-@pytest.mark.parametrize("text", ["[", '{"options": 3}', '{"config": []}', '{"lr": 0.5}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("[", '{"options": 3}', '{"config": []}', '{"lr": 0.5}'),
+        '{"config": {}, "options": {"env_args": 3}}',
+    ],
+)
 def test_what_is_no_description_of_a_run_is_refused(text: str) -> None:
     Path("config.json").write_text(text)
     with pytest.raises(ConfigError, match=r"`config` is 'config.json', which cannot be read"):

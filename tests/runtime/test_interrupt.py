@@ -219,6 +219,20 @@ def test_a_process_that_a_step_has_forked_ends_by_a_signal(signum: signal.Signal
     assert list(map(os.waitstatus_to_exitcode, ended)) == [-signum] * 2
 
 
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_signal_that_came_is_named(signum: signal.Signals, caplog) -> None:
+    taken: list[int] = []
+    with interruptible(taken.append):
+        signal.raise_signal(signum)
+    for thread in threading.enumerate():
+        if thread.name == "interrupt":
+            thread.join()
+    assert taken == [signal.SIGTERM if signum == signal.SIGHUP else signum]
+    assert caplog.messages == [
+        f"{signum.name}: the run ends after this step; once more ends it at once"
+    ]
+
+
 def test_handlers_are_as_before_when_a_run_has_ended() -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     inside: list[object] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import NoReturn
 
 from ding_lite.cli.parsing.commands import COMMANDS
@@ -12,8 +13,12 @@ from ding_lite.errors import did_you_mean
 from ding_lite.exit_codes import WRONG_USAGE
 from ding_lite.options import elsewhere
 from ding_lite.options.derived import sentences_of
+from ding_lite.options.run_options import HOW_GIVEN
 from ding_lite.options.words import show
 from ding_lite.version import __version__
+
+_SURE = 0.81
+"""The similarity of a name to an option that makes it a slip: `target_kl`, a setting, has 0.8."""
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -70,8 +75,11 @@ class Parser(argparse.ArgumentParser):
         bare = name.lstrip("-")
         here = elsewhere.OPTIONS.get(bare.replace("-", "_"), bare).replace("_", "-")
         hint = did_you_mean(here, known).replace('"', '"--', 1)
-        if "set" in known:
+        if "set" in known and not get_close_matches(here, known, 1, _SURE):
+            option = get_close_matches(here.replace("-", "_"), HOW_GIVEN, 1, _SURE)
             hint += f" Settings of the policy are given by `--set {bare.replace('-', '_')}=VALUE`."
+            if option:
+                hint = f" `{option[0]}` is given otherwise: {HOW_GIVEN[option[0]]}."
         self.error(f"there is no option {show(name)}.{hint}")
 
 

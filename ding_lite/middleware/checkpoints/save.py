@@ -142,15 +142,18 @@ class _Checkpoint:
                 self._known[name] = not_finite(state)
 
     def __enter__(self) -> Self:
+        self._make_directory(parents=True)
+        self._check(but=Task)  # of which other middleware may not be entered yet
+        return self
+
+    def _make_directory(self, *, parents: bool) -> None:
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            self._directory.mkdir(parents=parents, exist_ok=True)
         except OSError as error:
             raise SaveError(
                 f"The checkpoint directory {self._directory} cannot be made: {error}. "
                 f"Choose one that you may write to."
             ) from error
-        self._check(but=Task)  # of which other middleware may not be entered yet
-        return self
 
     def __call__(self, ctx: Context) -> Iterator[Any]:
         yield
@@ -232,6 +235,7 @@ class _Checkpoint:
             meta[POLICY] = describe(parts[POLICY])
         else:
             meta[PARTS] = {name: describe(part) for name, part in parts.items()}
+        self._make_directory(parents=False)  # as a run may have been moved meanwhile
         save_checkpoint(directory, states[POLICY] if self._is_alone else states, meta=meta)
         self._saved = True
 

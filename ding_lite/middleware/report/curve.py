@@ -148,6 +148,7 @@ class Curve:
     _seconds: dict[str, float] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
+        self._path.parent.mkdir(parents=True, exist_ok=True)  # once: a run may be moved meanwhile
         self._drawn_at = self._clock.now()
         return self
 

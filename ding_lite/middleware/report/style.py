@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ding_lite.errors import ConfigError
-from ding_lite.io.files import naming, replacing
+from ding_lite.io.files import replacing
 from ding_lite.io.text import as_text, as_tick
 from ding_lite.middleware.report.jsonl import file_path
 
@@ -137,7 +137,5 @@ def save_picture(figure: Figure, path: Path) -> None:
 
     for text in figure.findobj(Text):
         text.set_parse_math(False)
-    with naming(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as unfinished:
         figure.savefig(unfinished)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -30,8 +29,6 @@ from ding_lite.parallel.network.topology import (
 from ding_lite.runtime.messaging.labels import check_own_labels, count_roles, node_labels
 from ding_lite.settings.environment import Settings, kind_of_topology
 from ding_lite.settings.rules import check_all, inside, one_of, positive, whole
-
-logger = logging.getLogger(__name__)
 
 PROTOCOLS = ("ipc", "tcp")
 MOST_NODES = 100_000
@@ -78,11 +75,6 @@ class JobPlan:
             one_of(PROTOCOLS, protocol=self.protocol),
             positive(startup_timeout=startup_timeout) if startup_timeout is not None else [],
         )
-        if key_file and self.protocol == "ipc" and num_nodes > 1:
-            logger.warning(
-                "`key_file` is not used: with the protocol `ipc` the nodes are on this machine, "
-                "and no other user can connect to them. It is for `protocol='tcp'`"
-            )
         self.kind = kind_of_topology(topology) if isinstance(topology, str) else ""
         """The name of the topology; "" for a list of edges."""
         self.edges = edges(topology, num_nodes)
@@ -102,7 +94,7 @@ class JobPlan:
                 f"{min(counts)!r} cannot be added to all nodes: it is the label of one of them, by "
                 f"its role. Choose another name."
             )
-        self.ports = self._checked_ports(ports)
+        self.ports = self._checked_ports(ports, key_file)
         """The port of each node; empty if free ports are chosen."""
 
     def _checked_roles(
@@ -120,13 +112,16 @@ class JobPlan:
             )
         return counted
 
-    def _checked_ports(self, given: int | Sequence[int] | None) -> tuple[int, ...]:
+    def _checked_ports(
+        self, given: int | Sequence[int] | None, key_file: str | None
+    ) -> tuple[int, ...]:
         if self.protocol == "ipc":
-            for name, value in (("address", self.address), ("ports", given)):
+            tcp_only = {"address": self.address, "ports": given, "key_file": key_file}
+            for name, value in tcp_only.items():
                 if value is not None:
                     raise ConfigError(
-                        f"`{name}` is {value!r}, but the protocol is `ipc`, which has neither "
-                        f"addresses nor ports. Add `protocol='tcp'`, or leave it out."
+                        f"`{name}` is {value!r}, but the protocol is `ipc`, which has no "
+                        f"addresses, ports or keys. Add `protocol='tcp'`, or leave it out."
                     )
             return ()
         check_listening(Address("tcp", self.address or LOOPBACK), key_file=self.key_file)

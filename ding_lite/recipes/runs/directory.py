@@ -18,7 +18,7 @@ from ding_lite.io.files import replacing
 from ding_lite.io.importing import find_again
 from ding_lite.io.reading import read_json_object
 from ding_lite.io.signature import is_signed
-from ding_lite.rl.checkpoint.folder import MANIFEST, files_in
+from ding_lite.rl.checkpoint.folder import MANIFEST, files_in, remove
 
 CONFIG, METRICS, CHECKPOINT, CURVE = "config.json", "metrics.jsonl", "checkpoint", "curve.png"
 PIPELINE, NODES, RESULT = "pipeline.txt", "nodes.jsonl", "result.json"
@@ -32,6 +32,7 @@ _TYPES: dict[str, type | UnionType] = {
     **dict.fromkeys(("example", "env", "criterion"), str),
     **dict.fromkeys(("seed", "max_env_steps", "num_envs", "nodes", "population"), int),
     "target": int | float,
+    "env_args": dict,
     **dict.fromkeys(("report", "wrappers", "imports"), list),
 }
 """The values in a run's description and their types; null stands for a missing value."""
@@ -154,6 +155,12 @@ def put_back_best(directory: Path) -> None:
         if (directory / BEST).exists():
             shutil.rmtree(directory / BEST)
         (directory / BEST_EVALUATED).rename(directory / BEST)
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Remove the temporary files of a run that was killed while it replaced one of its files."""
+    for path in map(Path, (CONFIG, CURVE, RESULT)):
+        remove(directory.glob(f".{path.stem}.unfinished-*{path.suffix}"))
 
 
 def begin_anew(directory: Path) -> None:

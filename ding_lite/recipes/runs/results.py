@@ -270,19 +270,23 @@ def _results_in(path: Path) -> Iterator[Result]:
 def read_result(directory: Path) -> Result:
     """Read a run, or the rows of `mw.report(directory)`; raise ConfigError if it is damaged."""
     metrics = directory / METRICS
-    description: dict[str, Any] | None
-    description = {"example": named(directory)}
-    if (directory / CONFIG).exists() or not metrics.is_file():
-        description = saved_description(directory)
-    elif (directory / OPTIONS).exists():
+    described = directory / (CONFIG if (directory / CONFIG).exists() else OPTIONS)
+    description: dict[str, Any] = {"example": named(directory)}
+    if not metrics.is_file():
+        found = saved_description(directory)
+        if found is None:
+            raise ConfigError(_no_run(str(directory)))
+        description = found
+    elif described.exists():
         try:
-            description |= {"options": read_description(directory / OPTIONS).get("options")}
+            found = read_description(described)
         except (OSError, ValueError) as error:
             raise ConfigError(
-                f"{directory / OPTIONS} cannot be read: {error}. Remove it, or begin another run."
+                f"{described} cannot be read: {error}. Put it back, or delete it to read the "
+                f"metrics alone."
             ) from error
-    if description is None:
-        raise ConfigError(_no_run(str(directory)))
+        is_whole = described.name == CONFIG
+        description = found if is_whole else {**description, "options": found.get("options")}
     rows = read_rows(metrics)
     if any(row.get(name) is None for row in rows for name in ("env_step", "wall_s")):
         raise ConfigError(
@@ -299,7 +303,7 @@ def _no_run(name: str) -> str:
     listed = f" Runs here are: {', '.join(known[:8])}." if known else ""
     return (
         f"There is no run in {named(name)}: a directory with a {CONFIG} or a {METRICS} was "
-        f"expected, as training programs leave it.{damaged}{did_you_mean(name, known)}{listed}"
+        f"expected, as training programs leave it.{damaged or did_you_mean(name, known)}{listed}"
     )
 
 

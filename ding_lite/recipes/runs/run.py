@@ -130,6 +130,8 @@ class Run:
         self._release()
         if self._is_of_another_node:
             return
+        if isinstance(error, OSError):  # a report may miss the directory before the next check
+            self._check_directory(error)
         if isinstance(error, KeyboardInterrupt | SystemExit):
             where = "nothing was saved yet."
             if files.has_checkpoint(self.directory):
@@ -156,7 +158,7 @@ class Run:
         """The maximum of env steps."""
         return self.options.max_env_steps
 
-    def _check_directory(self) -> None:
+    def _check_directory(self, error: OSError | None = None) -> None:
         """Raise SaveError if the directory was moved or removed: another run may be there now."""
         with suppress(FileNotFoundError, NotADirectoryError):
             if self._locked is None or os.path.samestat(self._locked, self.directory.stat()):
@@ -165,7 +167,7 @@ class Run:
             f"The directory {self.shown} was moved or removed while the run worked in it. The run "
             f"ends, as another one may be there now. Go on with it where its files are: "
             f"--resume --out DIR."
-        )
+        ) from error
 
     def resume(self, parts: Mapping[str, object], *, stop_at: float | None = None) -> None:
         """Restore all parts from the run's checkpoint, if there is one.
@@ -373,9 +375,16 @@ class Run:
             )
         described = describe_run(self.example, self.options, self._config)
         if saved is not None:
-            last_row(self.metrics)  # the verdict needs it: raise now if the file is damaged
+            last = last_row(self.metrics)  # the verdict needs it: raise now if it is damaged
             check_same(self.shown, saved, described, self._defaults)
             then, now = (about.get("options") or {} for about in (saved, described))
+            made = 0 if last.get("env_step") is None else spent(last)
+            most = self.max_env_steps
+            if most < min(made, then.get("max_env_steps") or most):
+                raise ConfigError(
+                    f"The run in {self.shown} has made {made:,} env steps, and `max_env_steps` is "
+                    f"{most:,}. Leave it out, or give more."
+                )
             self._has_new_goal = any(then.get(name) != now.get(name) for name in _GOALS)
             if changed := changed_versions(saved, described):
                 self.tell(
@@ -383,6 +392,7 @@ class Run:
                     f"the same to the last bit."
                 )
             described["command"] = saved.get("command")
+            files.remove_unfinished(self.directory)
         if self.options.resume and not files.has_checkpoint(self.directory):
             if saved is not None:  # else the directory may be one of the user's
                 if (self.directory / files.RESULT).exists():

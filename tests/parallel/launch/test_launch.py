@@ -106,6 +106,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, str], str]] = [
     ({"auto_recover": "no"}, {}, "`auto_recover` is 'no'; it must be one of: True, False"),
     ({"elastic": "yes"}, {}, "`elastic` is 'yes'; it must be one of: True, False, None"),
     ({"protocol": "tcp", "address": 5}, {}, "`address` is 5; an IP address was expected"),
+    ({"key_file": "job.key"}, {}, "`key_file` is 'job.key', but the protocol is `ipc`, which has"),
     ({"protocol": "tcp", "key_file": 3}, {}, "`key_file` is 3; a path was expected"),
     ({"protocol": "tcp", "ports": True}, {}, "`ports` is True; 1 nodes need as many different"),
     ({"protocol": "tcp", "ports": True}, {}, "`ports` is True; 1 nodes need as many different"),
@@ -123,11 +124,6 @@ def test_what_does_not_fit_is_refused_before_main_runs(
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=message):
         Parallel.runner(**{"n_parallel_workers": 1, **given})
-
-
-def test_a_key_that_the_protocol_does_not_need_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    Parallel.runner(2, key_file="job.key", protocol="ipc")
-    assert "`key_file` is not used: with the protocol `ipc`" in caplog.text
 
 
 @pytest.fixture

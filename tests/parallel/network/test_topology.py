@@ -174,7 +174,8 @@ def test_tcp_listens_on_loopback_at_ports_chosen_or_free() -> None:
     ("plan", "why"),
     [
         ({"protocol": "udp"}, "`protocol` is 'udp'"),
-        ({"address": "127.0.0.1"}, "the protocol is `ipc`, which has neither"),
+        ({"address": "127.0.0.1"}, "the protocol is `ipc`, which has no addr"),
+        ({"key_file": "job.key"}, "`key_file` is 'job.key', but the protocol is `ipc`"),
         ({"ports": 50_515}, "Add `protocol='tcp'`"),
         ({"protocol": "tcp", "address": "0.0.0.0"}, "no key is given"),
         ({"protocol": "tcp", "ports": [1, 1]}, "2 nodes need as many different ports"),

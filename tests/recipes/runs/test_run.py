@@ -203,6 +203,28 @@ def test_a_run_writes_nothing_into_a_directory_that_has_replaced_its_own(tmp_pat
     assert (tmp_path / "moved" / "metrics.jsonl").read_text().count("\n") == 3
 
 
+@pytest.mark.parametrize("first", ["checkpoint", "report"])
+def test_a_run_whose_directory_is_gone_says_so_and_makes_none(first, tmp_path, clock) -> None:
+    out = tmp_path / "here"
+
+    def learn(ctx: Context) -> None:
+        ctx.metrics["episode_return"] = 1.0
+        if ctx.total_step == 3:  # less than a second after the last check
+            out.rename(tmp_path / "moved")
+
+    gone = pytest.raises(SaveError, match=r"here was moved or removed .* --resume --out DIR")
+    with gone as caught, Run("mine", options(out=out), quiet=True, clock=clock) as run:
+        every = {"checkpoint": 100, "report": 100, first: 1}
+        with Task() as task:
+            task.use(learn)
+            task.use(mw.checkpoint({"task": task}, run.checkpoint, every=every["checkpoint"]))
+            task.use(run.time(task, every=1)).use(mw.report(run, every=every["report"]))
+            task.run(max_step=9)
+    kinds = {"checkpoint": SaveError, "report": FileNotFoundError}
+    assert type(caught.value.__cause__) is kinds[first]
+    assert not out.exists()
+
+
 def test_a_run_that_has_ended_can_go_on_while_a_process_that_it_forked_lives(tmp_path) -> None:
     lock = Lock(tmp_path)
     of_the_fork = os.dup(lock._descriptor)
@@ -241,6 +263,39 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert train_a_little(run).ctx.env_step == 80
     message = capsys.readouterr().err
     assert message == f"The run in {out} goes on at 40 env steps.\n"
+
+
+def test_a_resumed_run_removes_the_files_that_a_kill_left_unfinished_and_no_others(
+    tmp_path,
+) -> None:
+    with Run("mine", options(out=tmp_path)):
+        pass
+    before = {*tmp_path.iterdir(), tmp_path / ".mine.unfinished-1234.png"}
+    for name in (".mine", ".curve"):
+        (tmp_path / f"{name}.unfinished-1234.png").touch()
+    with Run("mine", options(out=tmp_path, resume=True)):
+        pass
+    assert {*tmp_path.iterdir()} == before
+
+
+def test_a_run_is_not_resumed_with_fewer_env_steps_than_it_has_made(tmp_path: Path) -> None:
+    def go(most: int, **more: Any) -> None:
+        with Run("mine", options(out=tmp_path, max_env_steps=most, **more), quiet=True) as run:
+            train_a_little(run, steps=20)
+
+    go(200)
+    go(180, resume=True)
+    few = "has made 160 env steps, and `max_env_steps` is 159.* Leave it out, or give more"
+    with pytest.raises(ConfigError, match=few):
+        go(159, resume=True)
+    assert json.loads((tmp_path / "config.json").read_text())["options"]["max_env_steps"] == 180
+
+
+def test_a_run_may_have_made_more_env_steps_than_its_limit_and_be_resumed_with_it(tmp_path) -> None:
+    for resumed in (False, True):  # all environments step at once
+        with Run("mine", options(out=tmp_path, max_env_steps=39, resume=resumed)) as run:
+            train_a_little(run)
+    assert json.loads((tmp_path / "config.json").read_text())["options"]["max_env_steps"] == 39
 
 
 def test_a_node_that_was_started_again_goes_on_with_what_its_former_life_has_saved(

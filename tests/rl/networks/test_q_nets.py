@@ -1,4 +1,5 @@
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -122,7 +123,8 @@ def test_convolutions_are_settings_that_are_checked():
         DQN(SCREEN, DQNConfig(convs=CONVS["nature"]))
     with pytest.raises(ConfigError, match="`kernel` is 0"):
         Conv(4, 0, 1)
-    with pytest.raises(ConfigError, match="`convs` is"):
+    example = re.escape("such as `[{channels = 1, kernel = 1, stride = 1}]` in a TOML file, was")
+    with pytest.raises(ConfigError, match=f"`convs` is .*; a list of `Conv`, {example} expected"):
         as_config(DQNConfig, {"convs": [{"channels": 4, "kernels": 3}]})
     for wrong in ("small", Conv(4, 3, 1), ((4, 3, 1),)):
         with pytest.raises(ConfigError, match=r"`convs` is .*such as \(Conv\(channels=16"):
