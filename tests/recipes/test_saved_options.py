@@ -304,7 +304,7 @@ def test_a_name_that_a_toml_file_does_not_have_is_answered_by_one_that_it_may(te
 def test_whole_numbers_in_a_toml_file_may_be_written_as_on_the_command_line() -> None:
     Path("mine.toml").write_text("capacity = 1e4\neval_every = 1_0e2\nlr = 1e0\ntarget = 5e2\n")
     made = make_plan("dqn", "CartPole-v1", {}, Choices(config=Path("mine.toml")))
-    assert (made.config.capacity, made.config.eval_every) == (10_000, 1_000)
+    assert (made.settings["capacity"], made.config.eval_every) == (10_000, 1_000)
     assert repr((made.policy_config.lr, made.options.target)) == "(1.0, 500.0)"
     Path("mine.toml").write_text("capacity = 10000.0\n")
     with pytest.raises(ConfigError, match=r"`capacity` is 10000\.0; `int` was expected"):

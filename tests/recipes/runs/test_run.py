@@ -204,7 +204,7 @@ def test_a_run_writes_nothing_into_a_directory_that_has_replaced_its_own(tmp_pat
 
 
 @pytest.mark.parametrize("first", ["checkpoint", "report"])
-def test_a_run_whose_directory_is_gone_says_so_and_makes_none(first, tmp_path, clock) -> None:
+def test_a_run_without_its_directory_says_so_and_makes_none(first, tmp_path, clock) -> None:
     out = tmp_path / "here"
 
     def learn(ctx: Context) -> None:
