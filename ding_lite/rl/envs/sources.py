@@ -328,6 +328,9 @@ class NativeVector:
         with raising_env_errors(self._name, "reset"):
             frames_after = self._form.batch(after)
         self._returns_reset_only = len(frames_after) == 1
+        mask = self._spec.action_mask(frames)
+        if mask is not None and not self._returns_reset_only:
+            self._form.write_masks(frames_after, mask)  # only observations are compared
         if not self._returns_reset_only and not np.array_equal(frames[1:], frames_after[1:]):
             raise ConfigError(
                 f"{self._name} ignores `reset_mask` at `reset`, which gives false transitions: one "
