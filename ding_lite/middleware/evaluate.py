@@ -12,6 +12,7 @@ from typing import Any, overload
 from ding_lite.distributed.accelerate.processes import Processes
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.evolution.population import Population
+from ding_lite.interruption import is_interrupted
 from ding_lite.middleware.checks import Period, check_fits, check_has, for_all_envs
 from ding_lite.middleware.population.evaluate import EvaluatePopulation
 from ding_lite.rl.batch import NumpyArray
@@ -225,6 +226,8 @@ class Evaluate:
                 return
             self._check_own()
             value, episodes, is_final = self._play_within(left, ctx)
+        if episodes < self._envs.num_envs and is_interrupted():
+            return
         self.count += 1
         self._last_obs = self._envs.obs
         metrics = {"return": value, "episodes": episodes, "env_steps": self._env_steps}
@@ -305,7 +308,8 @@ class Evaluate:
     def _play(self, episodes: int) -> tuple[float, int]:
         played = play(self._policy, self._envs, episodes=episodes)
         self._env_steps += played.env_steps
-        return played.mean_return, episodes
+        # Of those that a signal has cut short, the first episodes to end are mostly short ones.
+        return played.mean_return, episodes if played.episodes == episodes else 0
 
     def state_dict(self) -> dict[str, Any]:
         of_training = self._of_training

@@ -13,6 +13,7 @@ from statistics import fmean, stdev
 import numpy as np
 
 from ding_lite.errors import ConfigError, NonFiniteError
+from ding_lite.interruption import is_interrupted
 from ding_lite.rl.batch import BoolArray, NumpyArray
 from ding_lite.rl.envs.vector import Envs, Episode
 from ding_lite.rl.memory import memory_of
@@ -50,7 +51,7 @@ class Played:
     env_steps: int
     """The env steps played, including those of environments that waited for others."""
     episodes: int
-    """The number of ended episodes. It is smaller than requested if `max_env_steps` was reached."""
+    """The number of ended episodes. It is smaller than requested if playing has stopped before."""
 
 
 def play(
@@ -58,9 +59,11 @@ def play(
 ) -> Played:
     """Play as `mean_return` does, and return the env steps too.
 
-    Playing stops at `max_env_steps`, rounded up to a step of all environments.
+    Playing stops at `max_env_steps`, rounded up to a step of all environments. In environments
+    without a time limit, whose episodes may have no end, it also stops if a signal ends the run.
     """
     most = math.inf if max_env_steps is None else max_env_steps
+    is_endless = envs.spec.max_episode_steps is None
     episodes = envs.num_envs if episodes is None else episodes
     if episodes < 1 or episodes % envs.num_envs:
         raise ConfigError(
@@ -75,6 +78,8 @@ def play(
     envs.take_finished()
     steps = greedy_steps(policy, envs)
     while any(len(own) < wanted for own in returns) and env_steps < most:
+        if is_endless and is_interrupted():
+            break
         if env_steps == _LONG * envs.num_envs and not all(returns):
             logger.warning(
                 "an evaluation in %s has made %d env steps, and waits for the end of an episode; a "
