@@ -17,7 +17,8 @@ from typing import Any, Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward
 
 from ding_lite.errors import ConfigError, EnvError
 from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray
@@ -219,6 +220,7 @@ class NativeVector:
             mode = self._autoreset_mode()
             self._returns_final_obs = mode == AutoresetMode.SAME_STEP
             self._check_processes(mode)
+            self._check_wrappers()
             if not self._returns_final_obs and env.num_envs > 1:
                 self._check_mask()
         except BaseException:
@@ -316,6 +318,23 @@ class NativeVector:
                 f"which gives a false transition in each episode. Give it `shared_memory=True`, "
                 f"or `autoreset_mode=AutoresetMode.SAME_STEP`."
             )
+
+    def _check_wrappers(self) -> None:
+        """Raise for statistics that a reset of some environments breaks or falsifies."""
+        instead: dict[object, str] = {NormalizeObservation: "the policy's `normalize_obs=True`"}
+        if not self._returns_final_obs:
+            instead[NormalizeReward] = (
+                "`train(..., normalize_rewards=True)` or `mw.train(..., normalize_rewards=envs)`"
+            )
+        env: object = self._env
+        while isinstance(env, VectorWrapper):
+            if type(env) in instead:
+                raise ConfigError(
+                    f"{self._name} has gymnasium's vector wrapper {type(env).__name__}, whose "
+                    f"statistics need resets of all environments at once. Leave it out, and take "
+                    f"{instead[type(env)]}."
+                )
+            env = env.env
 
     def _check_mask(self) -> None:
         """Raise for an environment that resets all its members when `reset_mask` names one."""
