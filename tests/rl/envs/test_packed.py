@@ -160,7 +160,7 @@ def test_an_unsupported_part_is_named(space, told):
 @pytest.mark.parametrize(
     ("settings", "how", "told"),
     [
-        ({}, {"frame_stack": 2}, "`frame_stack` is 2, but .* have several parts"),
+        ({}, {"frame_stack": 2}, r"`frame_stack` is 2, but .* several parts.*`Flatten.*\(env, 2"),
         ({"masked": True}, {"frame_stack": 2}, "`frame_stack` is 2, but .* have an action mask"),
         ({"action": "flags", "masked": True}, {}, r"info\[\"action_mask\"\].* MultiBinary.*Drop"),
     ],
