@@ -11,7 +11,7 @@ import pytest
 import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.error import DependencyNotInstalled
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, flatten_space
 from gymnasium.wrappers import FlattenObservation, TransformAction
 
 from ding_lite.errors import ConfigError, EnvError, MissingExtraError, NonFiniteError, ShapeError
@@ -195,6 +195,23 @@ def test_an_unsupported_space_is_named(kind, space, advice):
     told = rf"Odd has the {kind} space {re.escape(str(space))}.*{advice}"
     with pytest.raises(ConfigError, match=told):
         make_envs(odd, 2)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), ()])
+def test_the_advice_for_actions_of_other_axes_helps(shape):
+    class Odd(probes.Pull):
+        action_space = Box(-1.0, 1.0, shape)
+
+        def step(self, action):
+            assert action.shape == shape
+            return super().step(np.zeros(2))
+
+    with pytest.raises(ConfigError, match="gymnasium makes a vector of it by") as found:
+        make_envs(Odd, 1)
+    advice = str(found.value).partition("`")[2].partition("`")[0]
+    names = {"TransformAction": TransformAction, "flatten_space": flatten_space}
+    with make_envs(Odd, 1, wrappers=[lambda env: eval(advice, names | {"env": env})]) as envs:
+        envs.step(envs.random_actions())
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
