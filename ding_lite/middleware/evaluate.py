@@ -17,7 +17,7 @@ from ding_lite.middleware.checks import Period, check_fits, check_has, for_all_e
 from ding_lite.middleware.population.evaluate import EvaluatePopulation
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.evaluation import Played, is_below, play
+from ding_lite.rl.evaluation import Played, is_below, mean_of_known, play
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
@@ -91,7 +91,7 @@ def evaluate(  # noqa: PLR0913 - one of two periods, and few at a time
         reads: env_step (with share, max_env_steps or every_env_steps), eval_steps (of a \
 population), metrics, total_step
         writes: eval_steps (of a population), eval_value, finish, metrics (eval_env_steps, \
-eval_episodes, eval_return, eval_steps, fitness_mean)
+eval_episodes, eval_return, eval_steps, eval_success_rate, fitness_mean)
         keeps: eval_steps (of a population)
 
     Args:
@@ -207,6 +207,8 @@ class Evaluate:
     """The env step, mean return, env steps and episodes of an evaluation that ended the run."""
     _last_obs: NumpyArray | None = None
     """The observations of the envs after the newest evaluation."""
+    _success_rate: float | None = None
+    """The share of successful episodes in the newest evaluation."""
     _has_warned: bool = False
 
     def __call__(self, ctx: Context) -> None:
@@ -231,6 +233,8 @@ class Evaluate:
         self.count += 1
         self._last_obs = self._envs.obs
         metrics = {"return": value, "episodes": episodes, "env_steps": self._env_steps}
+        if self._success_rate is not None:
+            metrics["success_rate"] = self._success_rate
         end = f"/{self._name}" if self._name else ""
         ctx.metrics.update({f"eval_{name}{end}": number for name, number in metrics.items()})
         if episodes >= self._envs.num_envs and not self._name:
@@ -276,6 +280,7 @@ class Evaluate:
         num_envs, self._is_near = self._envs.num_envs, False
         most = max(self._episodes, self._confirm)
         values: list[float] = []
+        rates: list[float | None] = []
         spent, longest = 0, _SHORT
         while True:
             limit = max(int(left) - spent, longest * num_envs)
@@ -288,6 +293,7 @@ class Evaluate:
                 break
             longest = max(longest, 2 * played.env_steps // num_envs)
             values.append(played.mean_return)
+            rates.append(played.success_rate)
             if spent < left:
                 is_good = not is_below(self._confirm_at, values)
                 wanted = most if is_good else self._episodes
@@ -297,6 +303,7 @@ class Evaluate:
             if len(values) * num_envs >= wanted:
                 break
         self._env_steps += spent
+        self._success_rate = mean_of_known(rates)
         if not values:
             return played.mean_return, played.episodes, False
         value, count = fmean(values), len(values) * num_envs
@@ -308,6 +315,7 @@ class Evaluate:
     def _play(self, episodes: int) -> tuple[float, int]:
         played = play(self._policy, self._envs, episodes=episodes)
         self._env_steps += played.env_steps
+        self._success_rate = played.success_rate
         # Of those that a signal has cut short, the first episodes to end are mostly short ones.
         return played.mean_return, episodes if played.episodes == episodes else 0
 

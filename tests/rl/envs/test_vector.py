@@ -12,6 +12,7 @@ import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.spaces import Box, Dict, Discrete, flatten_space
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation, TransformAction
 
 from ding_lite.errors import ConfigError, EnvError, MissingExtraError, NonFiniteError, ShapeError
@@ -342,6 +343,25 @@ def test_arrays_of_a_step_are_not_written_to_later_and_close_may_be_called_twice
         play(envs, random_actions(0, 2), steps=60)
     envs.close()
     np.testing.assert_equal(before, [step.obs, step.next_obs, step.reward])
+
+
+OWN = pytest.param("async", marks=pytest.mark.procs)
+
+
+@pytest.mark.parametrize("mode", ["sync", OWN, *AutoresetMode])
+def test_episodes_say_whether_their_last_step_was_a_success(mode):
+    def make():
+        return probes.TellsSuccess(probes.Counter())
+
+    if isinstance(mode, AutoresetMode):
+        envs = make_envs(SyncVectorEnv([make] * 3, autoreset_mode=mode))
+    else:
+        envs = make_envs(make, 3, mode=mode)
+    with envs:
+        for actions in [[0, 1, 2]] * 4 + [[1, 0, 2]] * 2 + [[2, 2, 2]] * 3:
+            envs.step(np.array(actions))
+        told = [one.success for one in envs.take_finished()]
+    assert told == [False, True, None, True, False, None, None, None, None]
 
 
 @pytest.mark.parametrize("most", [0.1, 1.0])  # float32 has the second one exactly
