@@ -99,7 +99,7 @@ def wait_for(replay: Replay | EpisodeBuffer, *, size: int) -> Middleware:
 
     Raises:
         ConfigError: The replay can never hold as many; or, in a step, it has been filled, and has
-            no room for as many; or it is of whole episodes, and none has ended.
+            no room for as many; or it is of whole episodes, and no episode ends.
         DeadlineExceeded: In a step: the nodes that fill the replay add nothing.
     """
     check_has(replay, "sample", "replay")

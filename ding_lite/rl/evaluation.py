@@ -62,7 +62,7 @@ def play(
     """Play as `mean_return` does, and return the env steps too.
 
     Playing stops at `max_env_steps`, rounded up to a step of all environments. In environments
-    without a time limit, whose episodes may have no end, it also stops if a signal ends the run.
+    without a time limit, in which an episode may have no end, a signal that ends a run stops it.
     """
     most = math.inf if max_env_steps is None else max_env_steps
     is_endless = envs.spec.max_episode_steps is None

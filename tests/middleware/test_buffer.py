@@ -73,7 +73,7 @@ def test_waiting_for_more_than_the_replay_has_room_for_ends(policy: DQN, envs: E
 
 
 @pytest.mark.parametrize(("limit", "told"), [(-1, "No episode has ended in 220 env"), (150, "")])
-def test_waiting_for_the_end_of_an_episode_that_has_none_ends(limit, told) -> None:
+def test_waiting_for_the_end_of_an_episode_without_an_end_fails(limit, told) -> None:
     class Balancer(DQN):
         def act(self, obs, *, explore=True, epsilon=None):
             return (obs[:, 2] + 0.3 * obs[:, 3] + 0.02 * obs[:, 0] > 0).astype(np.int64)

@@ -121,7 +121,7 @@ def test_confirmation_plays_twenty_fresh_episodes(balancer: Balancer) -> None:
 
 
 @pytest.mark.parametrize("episodes", [2, 4])
-def test_a_signal_ends_an_evaluation_whose_episodes_have_no_end(episodes, tmp_path) -> None:
+def test_a_signal_ends_an_evaluation_of_episodes_without_an_end(episodes, tmp_path) -> None:
     class Interrupted(Balancer):
         left = 300
 

@@ -343,7 +343,7 @@ class NativeVector:
         while isinstance(env, VectorWrapper):
             if type(env) in instead:
                 raise ConfigError(
-                    f"{self._name} has gymnasium's vector wrapper {type(env).__name__}, whose "
+                    f"{self._name} has gymnasium's vector wrapper {type(env).__name__}, and its "
                     f"statistics need resets of all environments at once. Leave it out, and take "
                     f"{instead[type(env)]}."
                 )

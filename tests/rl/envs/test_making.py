@@ -170,7 +170,7 @@ def test_envpool_makes_the_transitions_of_plain_environments(num_envs):
         (NormalizeReward, "DISABLED", "NormalizeReward, .* or `mw.train.*normalize_rewards=envs"),
     ],
 )
-def test_wrappers_whose_statistics_resets_falsify_are_refused(wrapper, mode, told):
+def test_wrappers_with_statistics_that_resets_falsify_are_refused(wrapper, mode, told):
     vector = SyncVectorEnv([cartpole] * 2, autoreset_mode=AutoresetMode[mode])
     with pytest.raises(ConfigError, match=told):
         make_envs(RecordEpisodeStatistics(wrapper(vector)))
