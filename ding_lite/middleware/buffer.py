@@ -99,7 +99,7 @@ def wait_for(replay: Replay | EpisodeBuffer, *, size: int) -> Middleware:
 
     Raises:
         ConfigError: The replay can never hold as many; or, in a step, it has been filled, and has
-            no room for as many.
+            no room for as many; or it is of whole episodes, and no episode ends.
         DeadlineExceeded: In a step: the nodes that fill the replay add nothing.
     """
     check_has(replay, "sample", "replay")
@@ -111,8 +111,9 @@ def wait_for(replay: Replay | EpisodeBuffer, *, size: int) -> Middleware:
             f"never begin. Wait for less, or give the replay more room."
         )
 
-    # Each unfinished episode may take as many env steps as the replay.
-    num_parts = replay.num_envs if isinstance(replay, EpisodeBuffer) else 1
+    room = replay.capacity
+    if isinstance(replay, EpisodeBuffer):  # each unfinished episode may take as many env steps
+        room = replay.num_envs * max(room, replay.spec.max_episode_steps or 0)
     most = added = 0
 
     def _wait_for(ctx: Context) -> None:
@@ -125,7 +126,13 @@ def wait_for(replay: Replay | EpisodeBuffer, *, size: int) -> Middleware:
         added += sum(map(len, _as_list(ctx.get("transitions", []))))
         if held > most:
             most, added = held, 0
-        if most and added > num_parts * replay.capacity:
+        if added > room and not most:
+            raise ConfigError(
+                f"No episode has ended in {added:,} env steps, and the replay is of whole "
+                f'episodes. Give the environment a time limit: env_args={{"max_episode_steps": '
+                f"1000}}; or the replay more room, if its episodes are longer than this."
+            )
+        if added > room:
             raise ConfigError(
                 f"`size` is {size:,}, but the replay has held {most:,} transitions at most, and "
                 f"{added:,} more were added since: it has no room for more. Wait for fewer, or "

@@ -19,6 +19,7 @@ from ding_lite.middleware.checks import check_fits, check_has, check_schedule
 from ding_lite.rl.batch import NumpyArray, Rollout, Transitions
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
+from ding_lite.rl.evaluation import mean_of_known
 from ding_lite.rl.formulas.returns import NStep
 from ding_lite.rl.formulas.schedules import Schedule
 from ding_lite.rl.memory import Memory, fitted, memory_of
@@ -70,13 +71,14 @@ def collect(
 
     When episodes have ended, the metrics contain `return` and `episode_length` (means of the last
     20 episodes), `episode_return` (the mean of those that ended in this step) and `episodes` (their
-    number so far); `ctx.collected` holds them with the `returns` of this step, and is set only in
-    such steps. The counts are published for `count_collected` on other nodes.
+    number so far), and `success_rate` (of the last 20 episodes) if the environment returns
+    `info["is_success"]`; `ctx.collected` holds them with the `returns` of this step, and is set
+    only in such steps. The counts are published for `count_collected` on other nodes.
 
     Context:
         reads: env_step, weights_version (with unroll)
         writes: collected, env_step, trajectories (with unroll), transitions (with steps), metrics \
-(episode_length, episode_return, episodes, epsilon, return)
+(episode_length, episode_return, episodes, epsilon, return, success_rate)
         keeps: env_step
 
     Args:
@@ -310,7 +312,7 @@ class _Counts:
 
     def __init__(self) -> None:
         self._router = current_router()
-        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
+        self._recent: deque[tuple[float, int, bool | None]] = deque(maxlen=RECENT_EPISODES)
         self._incarnation = self._begin()
         self._made: dict[str, list[int]] = {}
         """The env steps and episodes of this incarnation, and of those that it has resumed from."""
@@ -318,7 +320,7 @@ class _Counts:
     def report(self, ctx: Context, envs: Envs, env_steps: int) -> None:
         """Write the metrics of the episodes that have just ended, and publish the counts."""
         ended = envs.take_finished()
-        self._recent.extend((episode.ret, episode.length) for episode in ended)
+        self._recent.extend((one.ret, one.length, one.success) for one in ended)
         self.add(ctx, env_steps, len(ended))
         if ended:
             ctx.collected = {**self._metrics(), "returns": [episode.ret for episode in ended]}
@@ -342,8 +344,9 @@ class _Counts:
         count = sum(episodes for _, episodes in self._made.values())
         if not self._recent:
             return {"episodes": count}
-        returns, lengths = zip(*self._recent, strict=True)
-        return {
+        returns, lengths, successes = zip(*self._recent, strict=True)
+        rate = mean_of_known(successes)
+        return ({} if rate is None else {"success_rate": rate}) | {
             "return": sum(returns) / len(returns),
             "episode_length": sum(lengths) / len(lengths),
             "episodes": count,
@@ -353,7 +356,8 @@ class _Counts:
         return {"recent": [*self._recent], "made": dict(self._made)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._recent = deque(map(tuple, state["recent"]), maxlen=RECENT_EPISODES)
+        recent = ((*one, None)[:3] for one in state["recent"])  # earlier versions have saved pairs
+        self._recent = deque(recent, maxlen=RECENT_EPISODES)
         self._incarnation, self._made = self._begin(), dict(state["made"])
 
     def _begin(self) -> str:

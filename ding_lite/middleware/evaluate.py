@@ -12,11 +12,12 @@ from typing import Any, overload
 from ding_lite.distributed.accelerate.processes import Processes
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.evolution.population import Population
+from ding_lite.interruption import is_interrupted
 from ding_lite.middleware.checks import Period, check_fits, check_has, for_all_envs
 from ding_lite.middleware.population.evaluate import EvaluatePopulation
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.evaluation import Played, is_below, play
+from ding_lite.rl.evaluation import Played, is_below, mean_of_known, play
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
@@ -90,7 +91,7 @@ def evaluate(  # noqa: PLR0913 - one of two periods, and few at a time
         reads: env_step (with share, max_env_steps or every_env_steps), eval_steps (of a \
 population), metrics, total_step
         writes: eval_steps (of a population), eval_value, finish, metrics (eval_env_steps, \
-eval_episodes, eval_return, eval_steps, fitness_mean)
+eval_episodes, eval_return, eval_steps, eval_success_rate, fitness_mean)
         keeps: eval_steps (of a population)
 
     Args:
@@ -206,6 +207,8 @@ class Evaluate:
     """The env step, mean return, env steps and episodes of an evaluation that ended the run."""
     _last_obs: NumpyArray | None = None
     """The observations of the envs after the newest evaluation."""
+    _success_rate: float | None = None
+    """The share of successful episodes in the newest evaluation."""
     _has_warned: bool = False
 
     def __call__(self, ctx: Context) -> None:
@@ -225,9 +228,13 @@ class Evaluate:
                 return
             self._check_own()
             value, episodes, is_final = self._play_within(left, ctx)
+        if episodes < self._envs.num_envs and is_interrupted():
+            return
         self.count += 1
         self._last_obs = self._envs.obs
         metrics = {"return": value, "episodes": episodes, "env_steps": self._env_steps}
+        if self._success_rate is not None:
+            metrics["success_rate"] = self._success_rate
         end = f"/{self._name}" if self._name else ""
         ctx.metrics.update({f"eval_{name}{end}": number for name, number in metrics.items()})
         if episodes >= self._envs.num_envs and not self._name:
@@ -273,6 +280,7 @@ class Evaluate:
         num_envs, self._is_near = self._envs.num_envs, False
         most = max(self._episodes, self._confirm)
         values: list[float] = []
+        rates: list[float | None] = []
         spent, longest = 0, _SHORT
         while True:
             limit = max(int(left) - spent, longest * num_envs)
@@ -285,6 +293,7 @@ class Evaluate:
                 break
             longest = max(longest, 2 * played.env_steps // num_envs)
             values.append(played.mean_return)
+            rates.append(played.success_rate)
             if spent < left:
                 is_good = not is_below(self._confirm_at, values)
                 wanted = most if is_good else self._episodes
@@ -294,6 +303,7 @@ class Evaluate:
             if len(values) * num_envs >= wanted:
                 break
         self._env_steps += spent
+        self._success_rate = mean_of_known(rates)
         if not values:
             return played.mean_return, played.episodes, False
         value, count = fmean(values), len(values) * num_envs
@@ -305,7 +315,9 @@ class Evaluate:
     def _play(self, episodes: int) -> tuple[float, int]:
         played = play(self._policy, self._envs, episodes=episodes)
         self._env_steps += played.env_steps
-        return played.mean_return, episodes
+        self._success_rate = played.success_rate
+        # Of those that a signal has cut short, the first episodes to end are mostly short ones.
+        return played.mean_return, episodes if played.episodes == episodes else 0
 
     def state_dict(self) -> dict[str, Any]:
         of_training = self._of_training

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -13,6 +13,7 @@ from statistics import fmean, stdev
 import numpy as np
 
 from ding_lite.errors import ConfigError, NonFiniteError
+from ding_lite.interruption import is_interrupted
 from ding_lite.rl.batch import BoolArray, NumpyArray
 from ding_lite.rl.envs.vector import Envs, Episode
 from ding_lite.rl.memory import memory_of
@@ -50,7 +51,9 @@ class Played:
     env_steps: int
     """The env steps played, including those of environments that waited for others."""
     episodes: int
-    """The number of ended episodes. It is smaller than requested if `max_env_steps` was reached."""
+    """The number of ended episodes. It is smaller than requested if playing has stopped before."""
+    success_rate: float | None = None
+    """The share of episodes with `info["is_success"]` among those that tell it, None without."""
 
 
 def play(
@@ -58,9 +61,11 @@ def play(
 ) -> Played:
     """Play as `mean_return` does, and return the env steps too.
 
-    Playing stops at `max_env_steps`, rounded up to a step of all environments.
+    Playing stops at `max_env_steps`, rounded up to a step of all environments. In environments
+    without a time limit, in which an episode may have no end, a signal that ends a run stops it.
     """
     most = math.inf if max_env_steps is None else max_env_steps
+    is_endless = envs.spec.max_episode_steps is None
     episodes = envs.num_envs if episodes is None else episodes
     if episodes < 1 or episodes % envs.num_envs:
         raise ConfigError(
@@ -68,14 +73,16 @@ def play(
             f"expected, so that each plays the same number."
         )
     wanted = episodes // envs.num_envs
-    returns: list[list[float]] = [[] for _ in range(envs.num_envs)]
+    episodes_N: list[list[Episode]] = [[] for _ in range(envs.num_envs)]
 
     env_steps = 0
     envs.reset()
     envs.take_finished()
     steps = greedy_steps(policy, envs)
-    while any(len(own) < wanted for own in returns) and env_steps < most:
-        if env_steps == _LONG * envs.num_envs and not all(returns):
+    while any(len(own) < wanted for own in episodes_N) and env_steps < most:
+        if is_endless and is_interrupted():
+            break
+        if env_steps == _LONG * envs.num_envs and not all(episodes_N):
             logger.warning(
                 "an evaluation in %s has made %d env steps, and waits for the end of an episode; a "
                 'time limit would end it: env_args={"max_episode_steps": 1000}',
@@ -83,11 +90,18 @@ def play(
                 env_steps,
             )
         for episode in next(steps):
-            returns[episode.env_index].append(episode.ret)
+            episodes_N[episode.env_index].append(episode)
         env_steps += envs.num_envs
-    ended = sum(len(own[:wanted]) for own in returns)
-    total = sum(sum(own[:wanted]) for own in returns)
-    return Played(total / ended if ended else float(envs.returns.mean()), env_steps, ended)
+    ended = [episode for own in episodes_N for episode in own[:wanted]]
+    total = sum(sum(one.ret for one in own[:wanted]) for own in episodes_N)
+    value = total / len(ended) if ended else float(envs.returns.mean())
+    return Played(value, env_steps, len(ended), mean_of_known(one.success for one in ended))
+
+
+def mean_of_known(numbers: Iterable[float | None]) -> float | None:
+    """Return the mean of the numbers that are not None; None if all are."""
+    known = [number for number in numbers if number is not None]
+    return fmean(known) if known else None
 
 
 def greedy_steps(policy: Policy, envs: Envs) -> Iterator[list[Episode]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.rl import (
     DQN,
     IMPALA,
+    DQNConfig,
     Envs,
     EpisodeBuffer,
     IMPALAConfig,
@@ -68,6 +70,21 @@ def test_waiting_for_more_than_the_replay_has_room_for_ends(policy: DQN, envs: E
         room = replay.capacity - 1
         with pytest.raises(ConfigError, match=r"has held .* at most, .* Wait for fewer"):
             run_steps(source, mw.add_to(replay), mw.wait_for(replay, size=room), steps=100)
+
+
+@pytest.mark.parametrize(("limit", "told"), [(-1, "No episode has ended in 220 env"), (150, "")])
+def test_waiting_for_the_end_of_an_episode_without_an_end_fails(limit, told) -> None:
+    class Balancer(DQN):
+        def act(self, obs, *, explore=True, epsilon=None):
+            return (obs[:, 2] + 0.3 * obs[:, 3] + 0.02 * obs[:, 0] > 0).astype(np.int64)
+
+    with make_envs("CartPole-v1", 2, env_args={"max_episode_steps": limit}) as envs:
+        policy = Balancer(envs.spec, DQNConfig(n_step=1))
+        replay = EpisodeBuffer(envs.spec, capacity=100, num_envs=2)
+        parts = mw.collect(policy, envs, steps=20), mw.add_to(replay), mw.wait_for(replay, size=90)
+        with pytest.raises(ConfigError, match=told) if told else nullcontext():
+            run_steps(*parts, steps=40)
+        assert len(replay) == (0 if told else 99)
 
 
 def test_collectors_of_apex_add_with_the_errors_of_their_policy(policy: DQN, envs: Envs) -> None:

@@ -22,6 +22,7 @@ from ding_lite.rl.replay.episodes import EpisodeBuffer
 from ding_lite.runtime import Context, use_router
 from ding_lite.testing import Cluster, run_step
 from tests.middleware.running import run_steps
+from tests.rl.probes import TellsSuccess
 
 
 def test_several_rounds_in_one_step_are_one_batch_in_order(policy: DQN, envs: Envs) -> None:
@@ -110,6 +111,18 @@ def test_the_return_is_the_mean_of_the_last_twenty_episodes(policy: DQN) -> None
     assert [row["episodes"] for row in reported] == list(range(1, len(ended) + 1))
     assert reported[4]["return"] == pytest.approx(np.mean(ended[:5]))
     assert reported[-1]["return"] == pytest.approx(np.mean(ended[-20:]))
+
+
+def test_the_rate_of_success_is_that_of_the_episodes_that_tell_it() -> None:
+    class Fixed(DQN):
+        def act(self, obs, *, explore=True, epsilon=None):
+            return np.array([0, 1, 2, 2])
+
+    with make_envs("probe/Counter-v0", 4, mode="sync", wrappers=[TellsSuccess]) as envs:
+        policy = Fixed(envs.spec, DQNConfig(n_step=1))
+        parts = mw.collect(policy, envs, steps=12), mw.evaluate(policy, envs, every=1)
+        metrics = run_steps(*parts, steps=1).ctx.metrics
+    assert (metrics["success_rate"], metrics["eval_success_rate"]) == (0.5, 0.5)
 
 
 def test_an_observation_that_is_not_finite_names_the_env(policy: DQN) -> None:

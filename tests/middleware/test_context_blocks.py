@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import pytest
 
 from ding_lite import middleware as mw
@@ -18,12 +19,19 @@ from ding_lite.distributed import GradientServer, Group, ModelServer, Population
 from ding_lite.distributed.topics import COLLECTED
 from ding_lite.evolution import Mutation, Population, Tournament
 from ding_lite.middleware.distributed.weights import SERVER
-from ding_lite.rl import A2C, DQN, A2CConfig, Envs, PrioritizedReplay, ReplayBuffer
+from ding_lite.rl import A2C, DQN, A2CConfig, Envs, PrioritizedReplay, ReplayBuffer, make_envs
 from ding_lite.runtime import Context, LocalRouter, use_router
 from ding_lite.runtime.context import latch_of
 from ding_lite.runtime.middleware import composed_of
 from ding_lite.testing import Cluster, ManualClock, StepRecord, run_step
 from tests.nodes import delivered
+
+
+class Succeeds(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def step(self, action: Any) -> Any:
+        *rest, info = self.env.step(action)
+        return *rest, info | {"is_success": True}
+
 
 BY_THE_POLICY = {"loss", "q_mean", "policy_loss", "value_loss", "entropy", "grad_norm"}
 
@@ -200,6 +208,7 @@ def observed(
     collected, _ = run_step(mw.collect(policy, envs, steps=4))
     transitions = collected.transitions
     collect = mw.collect(policy, envs, steps=400, epsilon=lambda _: 1.0)
+    successes = make_envs("CartPole-v1", 2, mode="sync", wrappers=[Succeeds])
     a2c = A2C(envs.spec)
     rolled_out, _ = run_step(mw.collect(a2c, envs, unroll=4))
     random_warmup = mw.random_warmup(envs, replay, steps=100)
@@ -213,6 +222,7 @@ def observed(
     return {
         "collect": records(collect, {}, {"env_step": 400}),
         "collect (rollouts)": records(mw.collect(a2c, envs, unroll=4), {}),
+        "collect (successes)": records(mw.collect(policy, successes, steps=400), {}),
         "random_warmup": records(random_warmup, {}),
         "add_to": records(mw.add_to(replay), {"transitions": transitions}),
         "wait_for": records(mw.wait_for(replay, size=900), {}),
@@ -224,6 +234,7 @@ def observed(
         ),
         "update_priorities": records(mw.update_priorities(prioritized), {}, learned),
         "evaluate": records(evaluate, {**LAST_OF_TWO, "env_step": 10_000}),
+        "evaluate (successes)": records(mw.evaluate(policy, successes, every=1), {}),
         "stop_at": records(stop, COUNTED, {"eval_value": 9.5}),
         "checkpoint": records(mw.checkpoint(policy, tmp_path / "checkpoint", every=1), COUNTED),
         "keep_best": records(mw.keep_best(policy, tmp_path / "best"), {}, COUNTED),

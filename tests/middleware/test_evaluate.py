@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -9,9 +10,9 @@ import numpy as np
 import pytest
 
 from ding_lite import middleware as mw
-from ding_lite.rl import DQN, Envs, make_envs
+from ding_lite.rl import DQN, Envs, load_checkpoint, make_envs
 from ding_lite.rl.batch import NumpyArray
-from ding_lite.runtime import Context, Middleware
+from ding_lite.runtime import Context, Middleware, Task
 from ding_lite.testing import run_step
 from tests.middleware.running import run_steps
 
@@ -117,6 +118,30 @@ def test_confirmation_plays_twenty_fresh_episodes(balancer: Balancer) -> None:
         played.clear()
         run_step(mw.evaluate(balancer, envs, every=1, stop_at=95.0, episodes=3, confirm=0))
         assert sum(played) == 8
+
+
+@pytest.mark.parametrize("episodes", [2, 4])
+def test_a_signal_ends_an_evaluation_of_episodes_without_an_end(episodes, tmp_path) -> None:
+    class Interrupted(Balancer):
+        left = 300
+
+        def act(self, obs, *, explore=True, epsilon=None):
+            self.left -= 1
+            if self.left == 0:
+                signal.raise_signal(signal.SIGINT)
+            action = super().act(obs, explore=explore)
+            action[0] = 0  # episodes of the first env end soon
+            return action
+
+    with make_envs("CartPole-v1", 2, env_args={"max_episode_steps": -1}) as endless:
+        policy = Interrupted(endless.spec)
+        evaluate = mw.evaluate(policy, endless, every=1, episodes=episodes, stop_at=0.0)
+        task = Task()
+        with pytest.raises(KeyboardInterrupt), task:
+            task.use(evaluate).use(mw.checkpoint(policy, tmp_path, every=1_000)).run()
+    assert policy.left == 0
+    assert {"eval_value", "eval_return"}.isdisjoint({*task.ctx, *task.ctx.metrics})
+    assert load_checkpoint(tmp_path).meta["total_step"] == 0
 
 
 def test_evaluating_neither_explores_nor_disturbs_the_policy(policy: DQN, eval_envs: Envs) -> None:

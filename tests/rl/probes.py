@@ -61,6 +61,18 @@ class TurnsNaN(Counter):
         return (np.nan if self.where == "reward" and self.now == 2.0 else reward), terminated
 
 
+class TellsSuccess(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Says that a step with action 1 was a success, one with 0 was none, and nothing of others."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.action_space = Discrete(3)
+
+    def step(self, action):
+        *rest, info = self.env.step(min(action, 1))
+        return *rest, info | ({} if action == 2 else {"is_success": bool(action)})
+
+
 class Shifted(Probe):
     """Has the actions 5 and 6, and shows the one that was taken."""
 

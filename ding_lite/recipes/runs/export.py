@@ -236,6 +236,12 @@ def _parts(obs: Any, name: str) -> dict[str, Tensor]:  # noqa: ANN401 - a tree
 
 
 def _as_onnx(program: ExportedProgram, names: list[str]) -> bytes:
+    if len(names) < len(program.graph_signature.user_inputs):
+        raise ConfigError(
+            f"The parts of the observations have the names {', '.join(names)}, and of some of them "
+            f"there are two; one of each was expected, as the inputs of an ONNX file are told "
+            f"apart by name. Leave dots out of the keys of the Dict, or export it as `.pt2`."
+        )
     onnx = importlib.import_module("onnx")
     refusals = torch.onnx.OnnxExporterError, onnx.checker.ValidationError
     try:

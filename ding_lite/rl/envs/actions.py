@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 from gymnasium.vector.utils import batch_space
 
 from ding_lite.rl.batch import BoolArray, NumpyArray
@@ -20,9 +20,7 @@ class ActionForm:
         space = spec.action_space
         self._is_number = isinstance(space, Discrete)
         self._start = space.start if isinstance(space, Discrete | MultiDiscrete) else None
-        # Actions of float32 are passed unchanged if they fit, as in a Box of float64.
-        fits = isinstance(space, Discrete) or np.can_cast(spec.action_dtype, space.dtype)
-        is_kept = fits and not isinstance(space, MultiDiscrete | MultiBinary)
+        is_kept = self._is_number or space.dtype == np.float32  # actions for a Box are float32
         self._dtype = None if is_kept else space.dtype
         self._ends: list[tuple[NumpyArray, NumpyArray]] = []
         """The bounds of a Box of float64 as float32, which may be outside of it, and its own."""
@@ -37,7 +35,7 @@ class ActionForm:
         action = action.copy() if self._start is None else action + self._start
         for rounded, own in self._ends:
             action = np.where(action == rounded, own, action)
-        return action if self._dtype is None else action.astype(self._dtype)
+        return action if self._dtype is None else action.astype(self._dtype, copy=False)
 
     def of_each(self, action: NumpyArray) -> list[Any]:
         own = self.of_all(action)

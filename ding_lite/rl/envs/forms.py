@@ -113,9 +113,14 @@ def supported_action_space(
             f"Choices are MultiDiscrete: give it that space with a wrapper of your own, a "
             f"gymnasium.ActionWrapper: make_envs(..., wrappers=[...])."
         )
+    advice = "Give it one of them with a wrapper of your own, a gymnasium.ActionWrapper"
+    if isinstance(space, Box) and 0 not in space.shape:
+        advice = (
+            f"gymnasium makes a vector of it by `TransformAction(env, lambda action: "
+            f"action.reshape({space.shape}), flatten_space(env.action_space))`"
+        )
     raise ConfigError(
         f"{env_id} has the action space {space}; a choice (Discrete), several choices "
         f"(MultiDiscrete, MultiBinary) and vectors of numbers (Box with one axis, not empty) are "
-        f"supported. Give it one of them with a wrapper of your own, a gymnasium.ActionWrapper: "
-        f"make_envs(..., wrappers=[...])."
+        f"supported. {advice}: make_envs(..., wrappers=[...])."
     )

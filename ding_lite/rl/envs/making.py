@@ -303,8 +303,9 @@ class EnvMaker:
             raise ConfigError(
                 f"`frame_stack` is {frame_stack}, but the observations of {env_id} "
                 f"{'have an action mask' if spec.has_action_mask else 'have several parts'}, and "
-                f"only plain vectors and images are stacked. Leave it at 1, and stack frames with "
-                f"a wrapper: make_envs(..., wrappers=[...])."
+                f"only plain vectors and images are stacked. Leave it at 1; one vector of several "
+                f"frames is made by gymnasium's wrappers, `FlattenObservation("
+                f"FrameStackObservation(env, {frame_stack}))`: make_envs(..., wrappers=[...])."
             )
         return spec
 

@@ -48,6 +48,7 @@ class NativeCartPole:
         self._firsts = np.empty((num_envs, _DRAWN_AHEAD, 4))
         self._used = np.full(num_envs, _DRAWN_AHEAD)
         self._all = np.ones(num_envs, dtype=np.bool_)
+        self.success_N = np.zeros(num_envs, dtype=np.int8)
         self._steps = np.zeros(num_envs, dtype=np.int32)
         # [2, 2, N]: positions and velocities, of the cart and of the pole.
         self._state = np.zeros((2, 2, num_envs))

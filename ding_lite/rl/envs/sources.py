@@ -17,7 +17,8 @@ from typing import Any, Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward
 
 from ding_lite.errors import ConfigError, EnvError
 from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray
@@ -50,6 +51,9 @@ MAX_HISTORY = 100_000
 
 class Source(Protocol):
     """Steps N environments of one kind, without resetting them by itself."""
+
+    success_N: NumpyArray
+    """The newest `info["is_success"]` of each episode: 0 if there is none, 1 for no, 2 for yes."""
 
     def reset(self) -> NumpyArray:
         """Reset all environments, the first time by the seeds; return frames, [N, ...]."""
@@ -99,6 +103,7 @@ class EnvLoop:
         self._form = Form(spec)
         self._seeds: list[int | None] = list(seeds)
         self._action_form = ActionForm(spec)
+        self.success_N = np.zeros(len(envs), dtype=np.int8)
         # The history of each environment: its generator when its episode began, and the actions of
         # all environments since then, of which it reads its own.
         self._origins: list[History] = [{} for _ in envs]
@@ -115,8 +120,10 @@ class EnvLoop:
         terminated, truncated = np.empty((2, num_envs), dtype=np.bool_)
         actions, raws = self._action_form.of_each(action), []
         for index, step in enumerate(self._steps):
-            raw, reward[index], terminated[index], truncated[index], _ = step(actions[index])
+            raw, reward[index], terminated[index], truncated[index], info = step(actions[index])
             raws.append(raw)
+            if "is_success" in info:
+                self.success_N[index] = 1 + bool(info["is_success"])
         frames = self._form.empty(num_envs)
         self._form.write(frames, raws)
         if self._spec.has_action_mask:
@@ -167,6 +174,7 @@ class EnvLoop:
         env, seed = self._envs[index], self._seeds[index]
         self._seeds[index] = None
         self._actions[index].clear()
+        self.success_N[index] = 0
         self._origins[index] = _origin(env, seed)
         raw, _ = env.reset(seed=seed)
         self._write(index, frame, raw)
@@ -213,12 +221,14 @@ class NativeVector:
         self._checked_obs = ObsCheck(self._name, spec)
         self._newest: NumpyArray = np.empty(0)
         self._returns_reset_only = False
+        self.success_N = np.zeros(env.num_envs, dtype=np.int8)
         self._newest_final_obs: list[tuple[int, Any, NumpyArray]] = []
         """The newest `final_obs` by environment, as they are and as frames."""
         try:
             mode = self._autoreset_mode()
             self._returns_final_obs = mode == AutoresetMode.SAME_STEP
             self._check_processes(mode)
+            self._check_wrappers()
             if not self._returns_final_obs and env.num_envs > 1:
                 self._check_mask()
         except BaseException:
@@ -244,6 +254,11 @@ class NativeVector:
         done_N = terminated | truncated
         if self._newest_final_obs:
             self._check_final_obs_kept(done_N)
+        self.success_N[:] = 0
+        last_info = info.get("final_info", info)
+        if "is_success" in last_info:
+            told_N = last_info.get("_is_success", True)
+            self.success_N[:] = np.where(told_N, 1 + (np.array(last_info["is_success"]) != 0), 0)
         if self._returns_final_obs and done_N.any():
             self._newest, frames = frames, frames.copy()
             ended = np.flatnonzero(done_N).tolist()
@@ -317,6 +332,23 @@ class NativeVector:
                 f"or `autoreset_mode=AutoresetMode.SAME_STEP`."
             )
 
+    def _check_wrappers(self) -> None:
+        """Raise for statistics that a reset of some environments breaks or falsifies."""
+        instead: dict[object, str] = {NormalizeObservation: "the policy's `normalize_obs=True`"}
+        if not self._returns_final_obs:
+            instead[NormalizeReward] = (
+                "`train(..., normalize_rewards=True)` or `mw.train(..., normalize_rewards=envs)`"
+            )
+        env: object = self._env
+        while isinstance(env, VectorWrapper):
+            if type(env) in instead:
+                raise ConfigError(
+                    f"{self._name} has gymnasium's vector wrapper {type(env).__name__}, and its "
+                    f"statistics need resets of all environments at once. Leave it out, and take "
+                    f"{instead[type(env)]}."
+                )
+            env = env.env
+
     def _check_mask(self) -> None:
         """Raise for an environment that resets all its members when `reset_mask` names one."""
         seed, mask = self._seed, self._spec.action_mask(self.reset())
@@ -328,6 +360,9 @@ class NativeVector:
         with raising_env_errors(self._name, "reset"):
             frames_after = self._form.batch(after)
         self._returns_reset_only = len(frames_after) == 1
+        mask = self._spec.action_mask(frames)
+        if mask is not None and not self._returns_reset_only:
+            self._form.write_masks(frames_after, mask)  # only observations are compared
         if not self._returns_reset_only and not np.array_equal(frames[1:], frames_after[1:]):
             raise ConfigError(
                 f"{self._name} ignores `reset_mask` at `reset`, which gives false transitions: one "

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, get_args
 
@@ -49,6 +49,7 @@ logger = logging.getLogger(__name__)
 register_catch()
 
 _MEASURED = "reward_norm"
+_SUCCESS = (None, False, True)
 MOST_FINISHED = 1 << 18
 """The most finished episodes that are kept, for a program that never takes them."""
 _STATE_KEYS = {"mode", "source", "obs", "returns", "lengths", "finished", "rng"}
@@ -64,6 +65,8 @@ class Episode:
     """The sum of its rewards, as the environment returned them, in float32."""
     length: int
     """The length in env steps."""
+    success: bool | None = None
+    """The `info["is_success"]` of its last step; None if there is none."""
 
 
 class Envs:
@@ -261,7 +264,7 @@ class Envs:
             "obs": None if self._obs is None else self._obs.copy(),
             "returns": self.returns.copy(),
             "lengths": self._num_steps - self._begun,
-            "finished": [(one.env_index, one.ret, one.length) for one in self.finished],
+            "finished": [astuple(one) for one in self.finished],
             "rng": rng_state(self._random.rng),
         }
 
@@ -412,8 +415,9 @@ class Envs:
     def _note_finished(self, done_N: BoolArray) -> None:
         done = done_N.nonzero()[0]
         lengths = self._num_steps - self._begun[done]
-        ended = zip(done.tolist(), self.returns[done].tolist(), lengths.tolist(), strict=True)
-        self.finished += [Episode(*one) for one in ended]
+        success = [_SUCCESS[told] for told in self._source.success_N[done].tolist()]
+        returns = self.returns[done].tolist()
+        self.finished += map(Episode, done.tolist(), returns, lengths.tolist(), success)
         del self.finished[:-MOST_FINISHED]
         self.returns[done] = 0.0
         self._begun[done] = self._num_steps

@@ -74,6 +74,7 @@ class _Arrays(NamedTuple):
     terminated: BoolArray
     truncated: BoolArray
     done: BoolArray
+    success: NumpyArray
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,7 @@ class WorkerSource:
         context.set_forkserver_preload([__name__])
         memory = _allocate(spec, num_envs)
         self._arrays = _view(memory, spec, num_envs)
+        self.success_N = self._arrays.success
         self._is_lost = False
         """Whether a failure ended the environments in the middle of their episodes."""
         self._workers: list[_Worker] = []
@@ -154,7 +156,7 @@ class WorkerSource:
     def step(self, action: NumpyArray) -> RawStep:
         self._arrays.action[...] = action
         self._order(self._workers, _STEP)
-        _, frames, reward, terminated, truncated, _ = self._arrays
+        _, frames, reward, terminated, truncated, *_ = self._arrays
         return frames.copy(), reward.copy(), terminated.copy(), truncated.copy()
 
     def reset_where(self, done_N: BoolArray) -> NumpyArray:
@@ -326,6 +328,7 @@ def _work(pipe: Connection, memory: Sequence[Any], share: _Assignment) -> None:
         _seed_global_generators(share.seeds[0])
         envs = [share.make_env() for _ in share.seeds]
         loop = EnvLoop(envs, seeds=share.seeds, spec=share.spec, first_index=share.first)
+        loop.success_N = rows.success
         pipe.send_bytes(_DONE)
         while (message := pipe.recv_bytes()) != _CLOSE:
             pipe.send_bytes(_DONE + _obey(message, loop, rows, share.spec))
@@ -392,6 +395,7 @@ def _layout(spec: EnvSpec) -> list[tuple[tuple[int, ...], np.dtype[np.generic]]]
         (spec.frame_shape, np.dtype(spec.obs_dtype)),
         ((), np.dtype(np.float32)),
         *[((), np.dtype(np.bool_))] * 3,
+        ((), np.dtype(np.int8)),
     ]
 
 

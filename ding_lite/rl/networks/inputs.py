@@ -125,10 +125,16 @@ def make_norm(
         return None
     packing = spec.packing
     if spec.is_image or (packing is not None and (packing.is_bytes or packing.has_images)):
+        advice = "scale other numbers by fixed factors with gymnasium's `TransformObservation`"
+        if spec.obs_dtype is np.float32:
+            advice += (
+                ", and stack vectors by `FlattenObservation(FrameStackObservation(env, n))`, which "
+                "makes a vector of them"
+            )
         raise ConfigError(
             f"`normalize_obs` is on, but the observations of {spec.env_id} have images or parts of "
             f"bytes, which are not normalised. Leave it off. Bytes are scaled to 0 to 1 anyway; "
-            f"scale images of floats by a wrapper: gymnasium.wrappers.TransformObservation."
+            f"{advice}: make_envs(..., wrappers=[...])."
         )
     if packing is None:
         return RunningNorm(spec.obs_shape[0], device=device)

@@ -393,6 +393,7 @@ BYTES_TOO = rl.EnvSpec(
     obs_space=Dict(at=Box(0, 255, (2,), np.uint8), speed=Box(-1.0, 1.0, (2,))),
     action_space=Discrete(2),
 )
+DOTS = {"a.b": Box(-1.0, 1.0, (2,)), "a": Dict(b=Box(-1.0, 1.0, (3,)))}
 
 
 @pytest.mark.parametrize(
@@ -413,6 +414,12 @@ BYTES_TOO = rl.EnvSpec(
             "may not branch on their values",
         ),
         (rl.R2D2(BYTES_TOO), "policy.onnx", None, "cannot read the bytes .* Export it as `.pt2`"),
+        (
+            rl.DQN(replace(BYTES_TOO, obs_space=Dict(DOTS))),
+            "policy.onnx",
+            None,
+            r"names obs\.a\.b, and of some of them there are two",
+        ),
     ],
 )
 def test_what_cannot_be_exported_is_refused(policy, name, form, message, tmp_path) -> None:

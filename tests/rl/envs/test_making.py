@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers.vector import RecordEpisodeStatistics
+from gymnasium.wrappers.vector import (
+    NormalizeObservation,
+    NormalizeReward,
+    RecordEpisodeStatistics,
+)
 
 from ding_lite.errors import ConfigError, EnvError
 from ding_lite.rl import make_envs
@@ -156,6 +160,26 @@ def test_envpool_makes_the_transitions_of_plain_environments(num_envs):
     make = partial(envpool.make, "CartPole-v1", env_type="gymnasium")
     with make_envs(lambda num_envs: make(num_envs=num_envs), num_envs) as envs:
         assert check_transitions(envs, steps=100) > 1
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "mode", "told"),
+    [
+        (NormalizeObservation, "NEXT_STEP", "NormalizeObservation, .* `normalize_obs=True`"),
+        (NormalizeReward, "NEXT_STEP", "NormalizeReward, .* take `train.*normalize_rewards=True"),
+        (NormalizeReward, "DISABLED", "NormalizeReward, .* or `mw.train.*normalize_rewards=envs"),
+    ],
+)
+def test_wrappers_with_statistics_that_resets_falsify_are_refused(wrapper, mode, told):
+    vector = SyncVectorEnv([cartpole] * 2, autoreset_mode=AutoresetMode[mode])
+    with pytest.raises(ConfigError, match=told):
+        make_envs(RecordEpisodeStatistics(wrapper(vector)))
+
+
+def test_normalised_rewards_of_environments_that_reset_themselves_at_once_are_taken():
+    made = SyncVectorEnv([cartpole] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    with make_envs(NormalizeReward(made)) as envs:
+        assert (envs.step(np.zeros(2, np.int64)).reward != 1.0).all()
 
 
 class BeginsAlike(gymnasium.vector.VectorWrapper):

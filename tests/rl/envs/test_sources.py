@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tests.rl.partly
-import tests.rl.probes  # noqa: F401 registers the environments
+import tests.rl.probes
 from ding_lite.errors import CheckpointError
 from ding_lite.rl import load_checkpoint, make_envs, save_checkpoint
 
@@ -137,9 +137,10 @@ def test_environments_with_other_rewards_begin_new_episodes_with_a_warning(mode,
 
 
 def test_finished_episodes_not_yet_taken_are_saved():
-    envs = make_envs("probe/OneReward-v0", 2, mode="sync")
-    envs.step(envs.random_actions())
-    loaded = make_envs("probe/OneReward-v0", 2, mode="sync")
+    wrappers = [tests.rl.probes.TellsSuccess]
+    envs = make_envs("probe/OneReward-v0", 2, mode="sync", wrappers=wrappers)
+    envs.step(np.array([1, 2]))
+    loaded = make_envs("probe/OneReward-v0", 2, mode="sync", wrappers=wrappers)
     loaded.load_state_dict(envs.state_dict())
     assert loaded.take_finished() == envs.take_finished() != []
 

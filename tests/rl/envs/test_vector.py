@@ -11,7 +11,8 @@ import pytest
 import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.error import DependencyNotInstalled
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, flatten_space
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation, TransformAction
 
 from ding_lite.errors import ConfigError, EnvError, MissingExtraError, NonFiniteError, ShapeError
@@ -197,6 +198,23 @@ def test_an_unsupported_space_is_named(kind, space, advice):
         make_envs(odd, 2)
 
 
+@pytest.mark.parametrize("shape", [(2, 3), ()])
+def test_the_advice_for_actions_of_other_axes_helps(shape):
+    class Odd(probes.Pull):
+        action_space = Box(-1.0, 1.0, shape)
+
+        def step(self, action):
+            assert action.shape == shape
+            return super().step(np.zeros(2))
+
+    with pytest.raises(ConfigError, match="gymnasium makes a vector of it by") as found:
+        make_envs(Odd, 1)
+    advice = str(found.value).partition("`")[2].partition("`")[0]
+    names = {"TransformAction": TransformAction, "flatten_space": flatten_space}
+    with make_envs(Odd, 1, wrappers=[lambda env: eval(advice, names | {"env": env})]) as envs:
+        envs.step(envs.random_actions())
+
+
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 def test_more_environments_than_fit_into_memory_are_refused(env_id):
     with pytest.raises(ConfigError, match=r"with `num_envs` .* GB of memory.* would fit"):
@@ -327,13 +345,34 @@ def test_arrays_of_a_step_are_not_written_to_later_and_close_may_be_called_twice
     np.testing.assert_equal(before, [step.obs, step.next_obs, step.reward])
 
 
+OWN = pytest.param("async", marks=pytest.mark.procs)
+
+
+@pytest.mark.parametrize("mode", ["sync", OWN, *AutoresetMode])
+def test_episodes_say_whether_their_last_step_was_a_success(mode):
+    def make():
+        return probes.TellsSuccess(probes.Counter())
+
+    if isinstance(mode, AutoresetMode):
+        envs = make_envs(SyncVectorEnv([make] * 3, autoreset_mode=mode))
+    else:
+        envs = make_envs(make, 3, mode=mode)
+    with envs:
+        for actions in [[0, 1, 2]] * 4 + [[1, 0, 2]] * 2 + [[2, 2, 2]] * 3:
+            envs.step(np.array(actions))
+        told = [one.success for one in envs.take_finished()]
+    assert told == [False, True, None, True, False, None, None, None, None]
+
+
+@pytest.mark.parametrize("most", [0.1, 1.0])  # float32 has the second one exactly
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_actions_are_of_a_type_that_the_space_contains(dtype):
+def test_actions_are_of_the_type_of_their_space(dtype, most):
     class Strict(probes.Pull):
-        action_space = Box(-0.1, 0.1, (2,), dtype)
+        action_space = Box(-most, most, (2,), dtype)
 
         def step(self, action):
             assert self.action_space.contains(action)
+            assert action.dtype == dtype
             return super().step(action)
 
     with make_envs(Strict, 2, mode="sync") as envs:

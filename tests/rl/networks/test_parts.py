@@ -228,8 +228,18 @@ def test_images_of_a_tree_that_are_too_small_for_a_torso_are_refused():
         DQN(SPEC, DQNConfig(torso="nature"))
     flat = DQN(SPEC, DQNConfig(torso="mlp"))
     assert flat.weights()["torso.0.weight"].shape[1] == 3 * 81 + 3 + 2 + 64
-    with pytest.raises(ConfigError, match="have images or parts of bytes"):
-        DQN(SPEC, DQNConfig(normalize_obs=True))
+
+
+@pytest.mark.parametrize(
+    ("space", "advice"),
+    [
+        (SPEC.obs_space, r"fixed factors with gymnasium's `TransformObservation`: make_envs"),
+        (Dict(stacked=Box(-1.0, 1.0, (3, 4)), flag=Discrete(2)), r"vectors by `FlattenObservation"),
+    ],
+)
+def test_normalised_images_are_refused_with_wrappers_that_help(space, advice):
+    with pytest.raises(ConfigError, match=f"have images or parts of bytes.*{advice}"):
+        DQN(replace(SPEC, obs_space=space), DQNConfig(normalize_obs=True))
 
 
 @pytest.mark.parametrize("kind", [DQN, A2C, PPO, IMPALA, DDPG, TD3, SAC])

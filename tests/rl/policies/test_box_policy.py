@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from gymnasium.wrappers import TransformAction
 
 from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.rl import DDPG, PPO, SAC, TD3, EnvSpec, make_envs
 from ding_lite.rl.policies.base.spaces import BoxActions
 from ding_lite.rl.seeding import set_rng_state
 from ding_lite.testing.probes import BEST_NUMBER
-from tests.rl.probes import f32
+from tests.rl.probes import Pull, f32
 from tests.rl.reference_box import PlainDDPG, PlainSAC, PlainTD3
 from tests.rl.rollouts import draw_batch, draw_prioritized, learn_from_random_actions
 
@@ -199,8 +200,16 @@ def test_unsupported_spaces_are_refused(kind):
             make(kind, spec_with(space))
     with pytest.raises(ConfigError, match=rf"{name} scales its actions .* \[-1.0\] to \[inf\]"):
         make(kind, spec_with(Box(-1.0, np.inf, (1,))))
-    with pytest.raises(ConfigError, match=r"one value only: .* Take PPO.*TransformAction"):
-        make(kind, spec_with(Box(f32([-1.0, 2.0]), f32([1.0, 2.0]))))
+
+
+def test_the_advice_for_numbers_of_one_value_leaves_them_out():
+    whole = Box(f32([3.0, -1.0, 0.0, 5.0]), f32([3.0, 1.0, 4.0, 5.0]))
+    with pytest.raises(ConfigError, match=r"one value only: .* Take PPO.* or leave") as found:
+        make("sac", spec_with(whole))
+    advice = str(found.value).partition("`")[2].partition("`")[0].replace("(env, ", "(Pull(), ")
+    env = eval(advice, {"TransformAction": TransformAction, "Pull": Pull, "np": np, "Box": Box})
+    assert env.action_space == Box(f32([-1.0, 0.0]), f32([1.0, 4.0]))
+    assert env.func(f32([0.5, 2.0])).tolist() == [3.0, 0.5, 2.0, 5.0]
 
 
 def test_a_float64_space_gives_float32_actions_within_it():

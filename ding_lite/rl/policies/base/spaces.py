@@ -57,13 +57,17 @@ class BoxActions(BoxUnits):
                 f"need none, or give it finite ones with gymnasium's `TransformAction(env, lambda "
                 f"action: action, Box(-1, 1, shape))`: make_envs(..., wrappers=[...])."
             )
-        if (self.low >= self.high).any():
+        if (is_fixed := self.low >= self.high).any():
+            fixed = np.flatnonzero(is_fixed)
+            places = (fixed - np.arange(len(fixed))).tolist()  # among the numbers that are left
+            low, high = self.low[~is_fixed].tolist(), self.high[~is_fixed].tolist()
             raise ConfigError(
                 f"{policy} learns the values of all numbers of an action, and some of "
                 f"{spec.env_id} can have one value only: {space.low.tolist()} to "
                 f"{space.high.tolist()}. Take PPO, A2C or IMPALA, or leave these numbers out with "
-                f"gymnasium's `TransformAction(env, lambda action: np.append(action, 1.0), "
-                f"Box(-1, 1, (1,)))`: make_envs(..., wrappers=[...])."
+                f"gymnasium's `TransformAction(env, lambda action: np.insert(action, {places}, "
+                f"{self.low[fixed].tolist()}), Box(np.float32({low}), np.float32({high})))`: "
+                f"make_envs(..., wrappers=[...])."
             )
         self.size = len(self.unit_D)
 
