@@ -61,7 +61,7 @@ def test_a_late_answer_is_no_faulty_message(start: Start, caplog) -> None:
         with pytest.raises(DeadlineExceeded):
             routers[1].call(0, "later", timeout=0.05)
         later.set_result(1)
-        late = "node 0 answers call 1, whose caller has given up"
+        late = "node 0 answers call 1 too late: the caller has given up"
         wait_until(lambda: late in caplog.text)
     assert routers[1].links.dropped.count == 0
 
@@ -115,6 +115,17 @@ def test_a_topic_beyond_the_limit_is_refused_where_it_is_published(start, caplog
     router.publish("9999", "again")
     assert other.subscribe("9999").wait(lambda newest: newest.get("9999") == "again")
     assert other.links.dropped.count == 0
+
+
+def test_items_that_a_node_has_not_received_are_counted_when_it_leaves(caplog) -> None:
+    with caplog.at_level("INFO"), Cluster(2) as cluster:
+        sender, receiver = cluster.routers
+        for stream in ("work", "work", "rest"):
+            sender.send(stream, 1, to="node.1")
+        assert all(receiver.receive(stream, timeout=10.0) for stream in ("work", "rest"))
+        wait_until(lambda: receiver._streams.num_waiting == 1)
+    assert "node 1 has left, and has not received all items of stream `work`; left" in caplog.text
+    assert caplog.text.count("left over: 1. To have all: `while (item := task.receive('work'") == 1
 
 
 def test_a_peer_with_too_many_topics_is_not_given_more_room(start, monkeypatch) -> None:
