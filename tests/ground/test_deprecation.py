@@ -18,7 +18,7 @@ def test_a_former_name_returns_the_present_object_and_warns() -> None:
 
 @pytest.mark.parametrize(
     ("doorway", "name", "meant"),
-    [(middleware, "evalute", ' Did you mean "evaluate"?'), (rl, "DQNs", ' Did you mean "DQN"?')],
+    [(middleware, "evaluates", ' Did you mean "evaluate"?'), (rl, "DQNs", ' Did you mean "DQN"?')],
 )
 def test_an_unknown_name_raises_attribute_error_with_the_closest_one(doorway, name, meant) -> None:
     with pytest.raises(AttributeError) as caught:
