@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import warnings
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
+
+from ding_lite.errors import did_you_mean
 
 ParamsT = ParamSpec("ParamsT")
 ResultT = TypeVar("ResultT")
@@ -23,7 +26,8 @@ def renamed(module: str, **names: str) -> Callable[[str], Any]:
 
     def _getattr(name: str) -> Any:  # noqa: ANN401
         if name not in names:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+            meant = did_you_mean(name, sys.modules[module].__all__)
+            raise AttributeError(f"module {module!r} has no attribute {name!r}.{meant}")
         warnings.warn(
             f"`{module}.{name}` is now `{module}.{names[name]}`. The old name goes with the next "
             f"release: use the new one.",

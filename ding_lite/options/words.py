@@ -13,6 +13,8 @@ from ding_lite.io.files import path_fault
 
 MOST = 2**63 - 1
 """The maximum whole number: checkpoints and messages hold signed 64-bit integers."""
+OPTIONS_ELSEWHERE = {"total_timesteps": "max_env_steps", "n_envs": "num_envs"}
+"""Names of options in other libraries, with their names here."""
 _MOST_SHOWN = 60
 _WHOLE = re.compile(r"[0-9]+(_[0-9]+)*(e[0-9]{1,2})?", re.IGNORECASE)
 _SEARCHED = (

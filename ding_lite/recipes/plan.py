@@ -18,10 +18,10 @@ from typing import Any
 from gymnasium.vector import VectorEnv
 
 from ding_lite import middleware as mw
-from ding_lite.errors import ConfigError, did_you_mean, kind_of
+from ding_lite.errors import ConfigError, kind_of
 from ding_lite.io.importing import find_member, refuse_while_importing
-from ding_lite.options import elsewhere
 from ding_lite.options.run_options import HOW_GIVEN, NO_SETTINGS, NUM_ENVS, OF_FILES, PARTS
+from ding_lite.options.words import OPTIONS_ELSEWHERE
 from ding_lite.recipes.choices import Choices
 from ding_lite.recipes.layers import Layers
 from ding_lite.recipes.options import Options, as_chosen, settled
@@ -39,6 +39,7 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 from ding_lite.settings.config import as_config, default_values
+from ding_lite.settings.elsewhere import meant_setting
 from ding_lite.settings.rules import check_all
 
 
@@ -330,7 +331,7 @@ def _check_names(
     """Refuse what is no setting; the known one that is meant may also be one of `options`."""
     faults = []
     for key in map(str, given):
-        if (option := elsewhere.OPTIONS.get(key, key)) in HOW_GIVEN and option not in known:
+        if (option := OPTIONS_ELSEWHERE.get(key, key)) in HOW_GIVEN and option not in known:
             what = f'"{key}" is an option and no setting'
             if key != option:
                 what = f'"{key}" is unknown. Did you mean the option "{option}"'
@@ -338,11 +339,7 @@ def _check_names(
         elif key in ("policy", "env") and key not in known:
             faults.append(f'"{key}" is no setting, but an argument: ding-lite train POLICY ENV')
         elif key not in known:
-            name = key.replace("-", "_")
-            setting = elsewhere.known_setting(name, known)
-            meant = (
-                f' Did you mean "{setting}"?' if setting else did_you_mean(name, [*known, *options])
-            )
+            meant = meant_setting(key.replace("-", "_"), [*known, *options])
             faults.append(f'Unknown setting "{key}".{meant}')
             faults.append(f"The settings of {policy} are: {', '.join(known)}")
     check_all(faults)

@@ -291,6 +291,10 @@ class Context(dict[str, Any]):
         """The kept keys, in the order in which they were kept."""
         return tuple(self._kept)
 
+    def copy(self) -> Context:
+        """Return a context with the same items and kept keys, and a `finish` of its own."""
+        return _restore(*self.__reduce__()[1])
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (dict(self), self.kept, self._latch.is_set)
 
@@ -318,9 +322,12 @@ class Context(dict[str, Any]):
                 f"`ctx.{key}` cannot be set: names that begin with `_` are the runtime's. "
                 f"Use `{key.lstrip('_') or 'value'}`."
             )
+        reason = "`task.renew` begins the next step, and ctx reserves its name"
+        if key != "renew":
+            owner = "ctx" if hasattr(Context, key) else "`parallel_ctx`"
+            reason = f"it would hide the method `{key}` of {owner}"
         raise ContextError(
-            f"`ctx.{key}` cannot be set: it would hide the method `{key}` of "
-            f"{'ctx' if hasattr(Context, key) else '`parallel_ctx`'}. "
+            f"`ctx.{key}` cannot be set: {reason}. "
             f"Use another name, such as `{key}_` or `my_{key}`."
         )
 
@@ -485,5 +492,6 @@ class ParallelContext(Context):
             self._changed.notify_all()
 
 
-_METHODS = frozenset(name for name in dir(ParallelContext) if name[:1] != "_") - _RUNTIME
+_NAMES = ("renew", *dir(ParallelContext))
+_METHODS = frozenset(name for name in _NAMES if name[:1] != "_") - _RUNTIME
 _GUARDED = _METHODS | _RUNTIME

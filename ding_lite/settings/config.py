@@ -7,12 +7,13 @@ import functools
 import numbers
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 from easydict import EasyDict
 
-from ding_lite.errors import ConfigError, did_you_mean, kind_of
+from ding_lite.errors import ConfigError, kind_of
+from ding_lite.settings.elsewhere import meant_setting
 from ding_lite.settings.rules import check_all, is_a
 
 ConfigT = TypeVar("ConfigT")
@@ -88,9 +89,9 @@ def suggests(config_type: type[ConfigT]) -> type[ConfigT]:
     return config_type
 
 
-def _unknown_keys(config_type: type[Any], values: Iterable[Any], known: Iterable[str]) -> list[str]:
-    unknown = [str(key) for key in values if key not in known]
-    faults = [f'Unknown key "{key}".{did_you_mean(key, known)}' for key in unknown]
+def _unknown_keys(config_type: type[Any], keys: Iterable[Any], known: Collection[str]) -> list[str]:
+    unknown = [str(key) for key in keys if key not in known]
+    faults = [f'Unknown key "{key}".{meant_setting(key, known)}' for key in unknown]
     return faults and [*faults, f"The keys of {config_type.__name__} are: {', '.join(known)}"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ding_lite import rl
+from ding_lite import middleware, rl
 from ding_lite.deprecation import renamed, renamed_argument
 
 
@@ -16,9 +16,14 @@ def test_a_former_name_returns_the_present_object_and_warns() -> None:
         assert rl.Unroll is rl.Rollout
 
 
-def test_an_unknown_name_raises_attribute_error_without_a_warning() -> None:
-    with pytest.raises(AttributeError, match="module 'math' has no attribute 'rho'"):
-        renamed("math", tau_half="pi")("rho")
+@pytest.mark.parametrize(
+    ("doorway", "name", "meant"),
+    [(middleware, "evaluates", ' Did you mean "evaluate"?'), (rl, "DQNs", ' Did you mean "DQN"?')],
+)
+def test_an_unknown_name_raises_attribute_error_with_the_closest_one(doorway, name, meant) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(doorway, name)
+    assert str(caught.value) == f"module {doorway.__name__!r} has no attribute {name!r}.{meant}"
 
 
 def test_a_former_name_of_an_argument_passes_the_value_and_warns() -> None:

@@ -177,6 +177,12 @@ def signal_myself(number: int) -> None:
     wait_for_the_end()
 
 
+def stop_on(node: int) -> int:
+    if node_id() == node:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return node_id()
+
+
 def run_again() -> None:
     from ding_lite.parallel import Parallel
 

@@ -278,6 +278,16 @@ def test_a_second_signal_ends_all_at_once(fork: Fork) -> None:
         program.leaves_nothing(*pids.values())
 
 
+def test_a_signal_ends_a_job_with_a_stopped_node_which_is_named(fork: Fork) -> None:
+    soon = "from ding_lite.parallel.supervise import supervisor\nsupervisor.EXIT_GRACE_S = 0.2\n"
+    with fork(source=soon + STEPS + TWO_ALONE) as program:
+        pids = program.pids(2)
+        os.kill(pids[1], signal.SIGSTOP)
+        os.kill(program.pid, signal.SIGTERM)
+        assert f"Node 1 (process {pids[1]}) was stopped by SIGSTOP" in program.refusal()
+        program.leaves_nothing(*pids.values())
+
+
 def test_a_signal_to_the_launcher_and_to_its_group_is_one(fork: Fork) -> None:
     with fork(source=STEPS + TWO_ALONE) as program:
         program.pids(2)

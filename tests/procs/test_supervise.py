@@ -135,6 +135,22 @@ def test_what_ends_a_node_is_named(main: Any, args: Any, reported: str) -> None:
         run_nodes(main, *args)
 
 
+@pytest.mark.parametrize("max_retries", [0, 1])
+def test_a_stopped_node_is_killed_and_named_when_all_others_have_ended(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, max_retries: int
+) -> None:
+    monkeypatch.setattr(supervise, "EXIT_GRACE_S", 0.5)
+    monkeypatch.setenv("DING_LITE_LINGER", "1")
+    if max_retries:
+        assert run_nodes(mains.stop_on, 1, max_retries=1) == [0, None]
+    else:
+        with pytest.raises(
+            NodeFailed, match=r"Node 1 \(process \d+\) was stopped by SIGSTOP while"
+        ):
+            run_nodes(mains.stop_on, 1)
+    assert "SIGCONT continues it, else it is killed in 0 s" in caplog.text
+
+
 def test_an_argument_that_cannot_be_sent_is_named() -> None:
     with pytest.raises(ConfigError, match=r"argument 2 of `main` is <function .*<lambda>"):
         run_nodes(mains.arguments, 1, lambda: None)

@@ -82,6 +82,8 @@ def test_a_key_that_would_hide_a_method_is_refused() -> None:
             with pytest.raises(ContextError, match=f"`ctx.{name}` cannot be set.*hide the method"):
                 attempt(name)
         assert callable(getattr(ctx, name)) or name == "kept"
+    with pytest.raises(ContextError, match=r"`ctx.renew` cannot be set: `task.renew` begins"):
+        ctx.renew = 1
 
 
 def test_private_names_and_other_types_of_key_are_refused() -> None:
@@ -177,7 +179,8 @@ def test_a_missing_key_is_named_with_what_there_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "twin_of", [copy.copy, copy.deepcopy, lambda ctx: pickle.loads(pickle.dumps(ctx))]
+    "twin_of",
+    [copy.copy, Context.copy, copy.deepcopy, lambda ctx: pickle.loads(pickle.dumps(ctx))],
 )
 def test_a_copy_has_the_same_items_and_a_life_of_its_own(twin_of: object) -> None:
     ctx = renewed(Context(total_step=4))

@@ -11,10 +11,9 @@ from typing import NoReturn
 from ding_lite.cli.parsing.commands import COMMANDS
 from ding_lite.errors import did_you_mean
 from ding_lite.exit_codes import WRONG_USAGE
-from ding_lite.options import elsewhere
 from ding_lite.options.derived import sentences_of
 from ding_lite.options.run_options import HOW_GIVEN
-from ding_lite.options.words import show
+from ding_lite.options.words import OPTIONS_ELSEWHERE, show
 from ding_lite.version import __version__
 
 _SURE = 0.81
@@ -73,7 +72,7 @@ class Parser(argparse.ArgumentParser):
             self.error(f"found {show(word)}, where nothing more was expected.{hint}")
         name = word.partition("=")[0]
         bare = name.lstrip("-")
-        here = elsewhere.OPTIONS.get(bare.replace("-", "_"), bare).replace("_", "-")
+        here = OPTIONS_ELSEWHERE.get(bare.replace("-", "_"), bare).replace("_", "-")
         hint = did_you_mean(here, known).replace('"', '"--', 1)
         if "set" in known and not get_close_matches(here, known, 1, _SURE):
             option = get_close_matches(here.replace("-", "_"), HOW_GIVEN, 1, _SURE)

@@ -100,9 +100,10 @@ class Parallel:
 
         An argument that is None is read from the environment (`DING_LITE_TOPOLOGY` and so on), or
         has its default. With `DING_LITE_NUM_NODES` set no process is started: this process is node
-        `DING_LITE_NODE_ID` of that many, and `n_parallel_workers` and `ports` are ignored. Under
-        torchrun, srun, mpirun or an indexed job of Kubernetes no process is started either, as the
-        launcher has started one for each node; their number replaces `n_parallel_workers`.
+        `DING_LITE_NODE_ID` of that many, `n_parallel_workers` and `ports` are ignored, and
+        `DING_LITE_ROLES` replaces `roles`. Under torchrun, srun, mpirun or an indexed job of
+        Kubernetes no process is started either, as the launcher has started one for each node;
+        their number replaces `n_parallel_workers`.
 
         Args:
             n_parallel_workers: The number of nodes. A single node runs in this process. Several

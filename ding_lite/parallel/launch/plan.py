@@ -100,15 +100,27 @@ class JobPlan:
     def _checked_roles(
         self, roles: Sequence[str | Iterable[str]] | None
     ) -> Sequence[frozenset[str]]:
-        source = "`roles`"
-        if roles is None and self.settings.roles and self.num_nodes > 1:
-            roles = [role.split("+") for role in self.settings.roles]
-            source = "DING_LITE_ROLES"
+        own, source, advice = self.settings, "`roles`", ""
+        if own.num_nodes is not None:  # as `n_parallel_workers` gives way
+            advice = " Or set DING_LITE_ROLES in each shell: it replaces `roles`."
+            if own.roles:
+                roles = None
+            elif own.labels and roles is not None and len(count_roles(roles)) != self.num_nodes:
+                logger.info(
+                    "`roles` has %d entries for %d nodes, and is replaced by DING_LITE_LABELS",
+                    len(roles),
+                    self.num_nodes,
+                )
+                roles = None
+        if roles is None and own.roles and (self.num_nodes > 1 or len(own.roles) == 1):
+            roles = [role.split("+") for role in own.roles]
+            source, advice = "DING_LITE_ROLES", ""
         counted = count_roles([()] * self.num_nodes if roles is None else roles)
         if len(counted) != self.num_nodes:
             raise ConfigError(
                 f"{source} has {len(counted)} entries for {self.num_nodes} nodes; give one a node, "
                 f"such as roles=[{', '.join(['...'] * self.num_nodes)}], and `()` for no role."
+                f"{advice}"
             )
         return counted
 

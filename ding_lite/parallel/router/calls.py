@@ -136,7 +136,12 @@ class Calls:
             is_meant = pending is not None and pending.node_id == peer
             if is_meant:
                 del self._pending[reply.number]
-        if pending is None or not is_meant:
+            is_late = pending is None and 0 < reply.number <= self._last_number
+        if is_late:
+            logger.debug(
+                "node %d answers call %d too late: the caller has given up", peer, reply.number
+            )
+        elif pending is None or not is_meant:
             self._links.dropped.add(
                 f"Node {peer} answers call {reply.number}, which is not pending."
             )

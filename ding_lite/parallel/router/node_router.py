@@ -426,6 +426,7 @@ class NodeRouter(JobView):
     def _end(self, state: State, handlers_end: Deadline) -> None:
         self._transport.close()
         self.links.end()
+        self._streams.log_left_over(self.node_id)
         self._calls.fail("This node has left before a call was answered.", lambda _: True)
         self._reporter.close(state)
         self._topics.close()

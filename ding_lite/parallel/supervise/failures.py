@@ -77,6 +77,14 @@ def crashed(spec: NodeSpec, stage: Stage, report: Exited) -> Failure:
     return Failure(spec=spec, stage=stage, at=SYSTEM_CLOCK.now(), what=what, signum=report.signum)
 
 
+def stopped(spec: NodeSpec, stage: Stage, pid: int | None) -> Failure:
+    what = (
+        f"(process {pid}) was stopped by SIGSTOP while {stage}, and was killed, as the "
+        f"job waited for it alone at its end. SIGCONT continues such a process"
+    )
+    return Failure(spec=spec, stage=stage, at=SYSTEM_CLOCK.now(), what=what)
+
+
 def root_failure_error(failures: Sequence[Failure]) -> Exception:
     suspects = [failures[0], *(f for f in failures[1:] if not f.may_follow_request)]
     # The cause of a lost peer may be reported later than the loss.

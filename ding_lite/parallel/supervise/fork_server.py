@@ -14,7 +14,8 @@ deleted the job's directory.
 Protocol: the launcher sends `{"start": node}` with the descriptor of the node's connection,
 `{"signal": number}` for all nodes, and `{"end": seconds}`. The fork server sends `{"started":
 node, "pid": ...}` and `{"exited": node, "code": ...}`, or `{"failed": node, "why": ...}` if it
-could not start a node. One message is one packet of JSON.
+could not start a node, and `{"stopped": node, "pid": ...}` after SIGSTOP, without a pid after
+SIGCONT. One message is one packet of JSON.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from ding_lite.parallel.supervise.job import END_GRACE_S
 from ding_lite.parallel.supervise.node_process import SIGNALS, NodeProcess
 
 MAX_PACKET = 65_536
+_PAUSES = os.WSTOPPED | os.WCONTINUED | os.WNOHANG
 
 
 def fork_server_command(
@@ -158,6 +160,10 @@ class _ForkServer:
         for node_id, process in list(self._nodes.items()):
             flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
             with suppress(ChildProcessError):  # reaped by the start of another node just now
+                paused = os.waitid(os.P_PID, _pid(process), _PAUSES)
+                if paused is not None:
+                    is_stopped = paused.si_code == os.CLD_STOPPED
+                    self._report(stopped=node_id, pid=_pid(process) if is_stopped else None)
                 if os.waitid(os.P_PID, _pid(process), flags) is None:
                     continue
             # Until the process is reaped, its id is still that of its group.

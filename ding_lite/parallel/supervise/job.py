@@ -21,6 +21,7 @@ from ding_lite.parallel.supervise.node_process import (
     Failed,
     Returned,
     Stage,
+    Stopped,
 )
 
 END_GRACE_S = 1.5
@@ -36,6 +37,10 @@ class NodeRecord:
         self.deadline = Deadline.after(None)
         """When the node must run `main`, or must have exited after `main` has ended."""
         self.start_at: Deadline | None = None
+        self.stopped_pid: int | None = None
+        """The node's process while it is stopped by SIGSTOP."""
+        self.must_continue = False
+        """Whether the job waits for this stopped process alone."""
         self.failure: Failure | None = None
         self.returned: Returned | None = None
         self.was_given_up = False
@@ -55,7 +60,8 @@ class NodeRecord:
     def has_deadline(self) -> bool:
         if self.is_over or self.start_at is not None:
             return False
-        return self.stage != RUNNING or self.has_ended_main or self.was_broken_off
+        has_begun_end = self.has_ended_main or self.was_broken_off or self.must_continue
+        return self.stage != RUNNING or has_begun_end
 
 
 class Nodes(dict[int, NodeRecord]):
@@ -91,7 +97,7 @@ class Nodes(dict[int, NodeRecord]):
         return [self[near] for near in node.spec.peers]
 
 
-Report: TypeAlias = Entered | Returned | Failed | Exited
+Report: TypeAlias = Entered | Returned | Failed | Stopped | Exited
 
 
 class EngineLost(Exception):

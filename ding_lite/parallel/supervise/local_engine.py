@@ -35,6 +35,7 @@ from ding_lite.parallel.supervise.node_process import (
     Exited,
     Failed,
     Returned,
+    Stopped,
     explain_unpicklable,
     unpickled,
 )
@@ -236,6 +237,8 @@ class LocalEngine:
                     child.connection.close()
                 yield node_id, Exited("got no process", f": {why}")
                 child.connection = None
+            case {"stopped": int(node_id), "pid": pid}:
+                yield node_id, Stopped(pid)
             case {"exited": int(node_id), "code": int(code)}:
                 child = self._children[node_id]
                 yield from self._read(child)  # its last messages may still be under way

@@ -97,6 +97,14 @@ class Exited:
 
 
 @dataclass(frozen=True)
+class Stopped:
+    """Report: SIGSTOP has stopped the process of a node, or SIGCONT has continued it."""
+
+    pid: int | None
+    """The stopped process; None after SIGCONT."""
+
+
+@dataclass(frozen=True)
 class Finish:
     """Command: end the job on this node, since the FINISH of a peer cannot reach it."""
 

@@ -22,7 +22,13 @@ from typing import Any
 from ding_lite.clock import Deadline
 from ding_lite.errors import NodeFailed
 from ding_lite.parallel.network.topology import NodeSpec
-from ding_lite.parallel.supervise.failures import Failure, crashed, raised, root_failure_error
+from ding_lite.parallel.supervise.failures import (
+    Failure,
+    crashed,
+    raised,
+    root_failure_error,
+    stopped,
+)
 from ding_lite.parallel.supervise.job import (
     END_GRACE_S,
     Engine,
@@ -40,11 +46,13 @@ from ding_lite.parallel.supervise.node_process import (
     Failed,
     Finish,
     Returned,
+    Stopped,
 )
 from ding_lite.runtime.interrupt import interruptible
 
 EXIT_GRACE_S = 30.0
-"""Seconds that a node may take to exit after `main` has ended; then it is killed."""
+"""Seconds that a node may take to exit after `main` has ended; then it is killed. A process that
+SIGSTOP has stopped has as long for its `main`, once all others have ended."""
 ENGINE_GRACE_S = 5.0
 """Seconds beyond `END_GRACE_S` that the engine has to end the nodes before it is given up."""
 _BACK_OFF_S = 0.1
@@ -126,6 +134,7 @@ class Supervisor:
         # A report that a node runs may be the cause of the others' end.
         for node_id, report in sorted(reports, key=lambda item: not isinstance(item[1], Entered)):
             self._handle(self._nodes[node_id], report)
+        self._limit_stops()
         self._check_deadlines()
 
     def _seconds_to_next_deadline(self) -> float | None:
@@ -153,6 +162,10 @@ class Supervisor:
                 continue
             elif node.was_broken_off or node.has_ended_main:
                 self._kill_lingering(node)
+            elif node.must_continue:
+                node.deadline = Deadline.after(None)
+                self._engine.kill(node.spec.node_id)
+                self._note(node, stopped(node.spec, node.stage, node.stopped_pid))
             else:
                 late.append(node)
         if late and self._signal is None:
@@ -174,7 +187,10 @@ class Supervisor:
                 if not node.was_broken_off:  # else it has a shorter deadline already
                     node.deadline = Deadline.after(EXIT_GRACE_S)
                 self._note(node, raised(node.spec, report))
+            case Stopped(pid):
+                node.stopped_pid, node.must_continue = pid, False
             case Exited():
+                node.stopped_pid, node.must_continue = None, False
                 if node.returned is None and node.failure is None:
                     self._note(node, crashed(node.spec, node.stage, report))
                 # The `close` of its peers need not wait for it any more.
@@ -183,6 +199,23 @@ class Supervisor:
                     if near.stage != STARTING:  # it has its work, and reads this once connected
                         self._engine.send(near.spec.node_id, ended)
                 node.is_over = not self._restart(node)
+
+    def _limit_stops(self) -> None:
+        """Set a deadline for stopped processes if a job that is ending waits for them alone."""
+        left = [node for node in self._nodes.values() if not (node.is_over or node.has_ended_main)]
+        is_ending = self._signal is not None or bool(self.results)
+        if not is_ending or any(node.stopped_pid is None for node in left):
+            return
+        for node in left:
+            if not node.has_deadline:
+                node.must_continue, node.deadline = True, Deadline.after(EXIT_GRACE_S)
+                logger.warning(
+                    "node %d (process %d) is stopped by SIGSTOP, and the job waits for it alone; "
+                    "SIGCONT continues it, else it is killed in %.0f s",
+                    node.spec.node_id,
+                    node.stopped_pid,
+                    EXIT_GRACE_S,
+                )
 
     def _break_off_starts(self) -> None:
         """Set a deadline for nodes that do not run `main` yet.

@@ -403,6 +403,21 @@ class Streams:
                     queue.clear()
                     queue.extend(remaining)
 
+    def log_left_over(self, node_id: int) -> None:
+        """Log the items that wait here when a node leaves; a learner may leave some on purpose."""
+        with self._changed:
+            left_over = {stream: len(queue) for stream, queue in self._arrived.items() if queue}
+        for stream, count in left_over.items():
+            logger.info(
+                "node %d has left, and has not received all items of stream `%s`; left over: %d. "
+                "To have all: `while (item := task.receive(%r)) is not None`, or that after "
+                "`task.run()`",
+                node_id,
+                stream,
+                count,
+                stream,
+            )
+
     def _sender(self, node_id: int, incarnation: int) -> _Sender:
         sender = self._senders.get(node_id)
         if sender is None or sender.incarnation != incarnation:

@@ -243,11 +243,17 @@ class Suggesting:
 
 
 @pytest.mark.parametrize("make", [Suggesting, lambda **values: as_config(Suggesting, values)])
-def test_a_config_answers_a_mistyped_keyword_with_the_field_that_was_meant(make: Any) -> None:
+@pytest.mark.parametrize(
+    ("key", "meant"), [("hiden", "hidden"), ("learning_rate", "lr"), ("net_arch", "hidden")]
+)
+def test_a_config_answers_an_unknown_keyword_with_the_field_that_was_meant(
+    make: Any, key: str, meant: str
+) -> None:
+    """Also if it has another name in other libraries."""
     with pytest.raises(ConfigError) as caught:
-        make(hiden=1)
+        make(**{key: 1})
     assert str(caught.value) == (
-        'Unknown key "hiden". Did you mean "hidden"? The keys of Suggesting are: lr, hidden.'
+        f'Unknown key "{key}". Did you mean "{meant}"? The keys of Suggesting are: lr, hidden.'
     )
 
 

@@ -99,6 +99,9 @@ def test_a_job_of_one_node_runs_in_this_process_alone(monkeypatch: pytest.Monkey
     monkeypatch.setenv("DING_LITE_NUM_NODES", "1")
     [labels] = Parallel.runner(8, ports=[1, 2])(lambda: Task().labels)
     assert labels == {"standalone", "node.0"}
+    monkeypatch.setenv("DING_LITE_ROLES", "learner+collector")
+    [labels] = Parallel.runner(2, roles=["learner", "collector"])(lambda: Task().labels)
+    assert labels == {"standalone", "node.0", "learner", "learner.0", "collector", "collector.0"}
 
 
 def test_arguments_override_the_environment_except_number_of_nodes_and_ports(monkeypatch) -> None:
@@ -111,8 +114,30 @@ def test_arguments_override_the_environment_except_number_of_nodes_and_ports(mon
         Parallel.runner(1, "star")
     with pytest.raises(ConfigError, match=r"`protocol` .* is 'ipc', but nodes that are started by"):
         Parallel.runner(1, protocol="ipc")
-    with pytest.raises(ConfigError, match="has 1 entries for 3 nodes"):
+    with pytest.raises(ConfigError, match=r"1 entries for 3 nodes.* set DING_LITE_ROLES in each"):
         Parallel.runner(1, roles=["learner"])
+
+
+def test_roles_of_the_environment_replace_those_of_the_call_in_a_job_of_another_size() -> None:
+    of_call: dict[str, Any] = {"roles": ["learner", *4 * ["collector"]], "dials": (A,)}
+    shells: dict[str, Any] = {"environ": {"roles": ("learner", "a+b", "a")}}
+    for given in ({}, of_call):
+        two = spec_of(2, 3, **{"dials": (A,), **given, **shells})
+        assert two.labels == {"distributed", "node.2", "a", "a.1"}
+        assert two.world[1] == {"distributed", "node.1", "a", "a.0", "b", "b.0"}
+    with pytest.raises(ConfigError, match="DING_LITE_ROLES has 3 entries for 2 nodes"):
+        spec_of(1, **of_call, **shells)
+
+
+def test_labels_of_the_environment_replace_roles_of_another_number_of_nodes(caplog) -> None:
+    caplog.set_level("INFO")
+    roles = ["learner", "collector"]
+    shell: dict[str, Any] = {"roles": roles, "environ": {"labels": ("gpu",)}, "dials": (A,)}
+    expected = {"distributed", "node.1", "collector", "collector.0", "gpu"}
+    assert spec_of(1, **shell).labels == expected
+    assert caplog.text == ""
+    assert spec_of(2, 3, **shell).labels == {"distributed", "node.2", "gpu"}
+    assert "`roles` has 2 entries for 3 nodes, and is replaced by DING_LITE_LABELS" in caplog.text
 
 
 def test_nodes_of_an_elastic_job_listen_for_those_that_join() -> None:

@@ -37,7 +37,7 @@ from ding_lite.runtime.messaging.router import Router, current_router, use_route
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
 from tests.forks import in_a_child
-from tests.parallel.tcp import Recorder, ipc_specs
+from tests.parallel.tcp import Recorder, ipc_specs, wait_until
 from tests.threads import together
 
 Start = Callable[..., list[NodeRouter]]
@@ -51,6 +51,19 @@ def pass_by(routers: list[NodeRouter]) -> None:
     """Return once node 1 has what node 0 has sent before."""
     routers[1].register("here", lambda: None)
     routers[0].call(1, "here")
+
+
+def test_a_late_answer_is_no_faulty_message(start: Start, caplog) -> None:
+    routers = start(2)
+    later: Future[int] = Future()
+    routers[0].register("later", lambda: later)
+    with caplog.at_level("DEBUG"):
+        with pytest.raises(DeadlineExceeded):
+            routers[1].call(0, "later", timeout=0.05)
+        later.set_result(1)
+        late = "node 0 answers call 1 too late: the caller has given up"
+        wait_until(lambda: late in caplog.text)
+    assert routers[1].links.dropped.count == 0
 
 
 def test_the_values_of_several_shares_are_from_the_same_step(start: Start) -> None:
@@ -102,6 +115,17 @@ def test_a_topic_beyond_the_limit_is_refused_where_it_is_published(start, caplog
     router.publish("9999", "again")
     assert other.subscribe("9999").wait(lambda newest: newest.get("9999") == "again")
     assert other.links.dropped.count == 0
+
+
+def test_items_that_a_node_has_not_received_are_counted_when_it_leaves(caplog) -> None:
+    with caplog.at_level("INFO"), Cluster(2) as cluster:
+        sender, receiver = cluster.routers
+        for stream in ("work", "work", "rest"):
+            sender.send(stream, 1, to="node.1")
+        assert all(receiver.receive(stream, timeout=10.0) for stream in ("work", "rest"))
+        wait_until(lambda: receiver._streams.num_waiting == 1)
+    assert "node 1 has left, and has not received all items of stream `work`; left" in caplog.text
+    assert caplog.text.count("left over: 1. To have all: `while (item := task.receive('work'") == 1
 
 
 def test_a_peer_with_too_many_topics_is_not_given_more_room(start, monkeypatch) -> None:

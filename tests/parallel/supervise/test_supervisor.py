@@ -21,6 +21,7 @@ from ding_lite.parallel.supervise.node_process import (
     Failed,
     Finish,
     Returned,
+    Stopped,
 )
 from ding_lite.parallel.supervise.supervisor import back_off, run_job
 
@@ -112,6 +113,16 @@ def test_the_peers_of_a_node_that_was_given_up_are_told_to_finish() -> None:
 def test_the_result_of_a_restarted_node_counts_though_that_of_another_is_read_first() -> None:
     engine = ScriptedEngine(RUN, [(1, KILLED)], [*ends(0), (1, UP), *ends(1, 2)])
     assert run(engine, max_retries=1) == [0, 1, 2]
+
+
+def test_a_stopped_node_has_no_deadline_while_others_run_or_once_it_continues(monkeypatch) -> None:
+    monkeypatch.setattr(supervise, "EXIT_GRACE_S", 0.0)
+    engine = ScriptedEngine(RUN, [(1, Stopped(7))], ends(0), [(1, Stopped(None))], ends(2), ends(1))
+    assert run(engine) == [0, 1, 2]
+    engine = ScriptedEngine(RUN, [(1, Stopped(7))], ends(0), ends(2), [(1, KILLED)])
+    with pytest.raises(NodeFailed, match=r"Node 1 \(process 7\) was stopped by SIGSTOP"):
+        run(engine)
+    assert ("kill", 1) in engine.done
 
 
 def test_an_engine_that_is_lost_ends_the_job() -> None:

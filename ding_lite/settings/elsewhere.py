@@ -1,10 +1,11 @@
-"""Names of options and settings in other libraries, with their names here."""
+"""Names of settings in other libraries, with their names here."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-OPTIONS = {"total_timesteps": "max_env_steps", "n_envs": "num_envs"}
+from ding_lite.errors import did_you_mean
+
 SETTINGS = {
     "learning_rate": "lr",
     "discount": "gamma",
@@ -45,9 +46,9 @@ SETTINGS = {
 }
 
 
-def known_setting(name: str, known: Collection[str]) -> str | None:
-    """Return the known setting that has this name elsewhere; None if there is none."""
+def meant_setting(name: str, known: Collection[str]) -> str:
+    """Suggest the known setting that has this name elsewhere, or else the closest one."""
     meant = SETTINGS.get(name.lower(), "")
     if meant not in known:
         meant = SETTINGS.get(meant, "")  # such as lr, which may be actor_lr
-    return meant if meant in known else None
+    return f' Did you mean "{meant}"?' if meant in known else did_you_mean(name, known)
