@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -29,6 +30,8 @@ from ding_lite.parallel.network.topology import (
 from ding_lite.runtime.messaging.labels import check_own_labels, count_roles, node_labels
 from ding_lite.settings.environment import Settings, kind_of_topology
 from ding_lite.settings.rules import check_all, inside, one_of, positive, whole
+
+logger = logging.getLogger(__name__)
 
 PROTOCOLS = ("ipc", "tcp")
 MOST_NODES = 100_000
