@@ -17,7 +17,13 @@ from typing import Any, Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector import (
+    AsyncVectorEnv,
+    AutoresetMode,
+    SyncVectorEnv,
+    VectorEnv,
+    VectorWrapper,
+)
 from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward
 
 from ding_lite.errors import ConfigError, EnvError
@@ -313,6 +319,8 @@ class NativeVector:
     def _autoreset_mode(self) -> AutoresetMode:
         metadata = getattr(self._env, "metadata", None)
         mode = metadata.get("autoreset_mode") if isinstance(metadata, dict) else None
+        if isinstance(own := getattr(self._env, "unwrapped", None), SyncVectorEnv | AsyncVectorEnv):
+            mode = own.autoreset_mode  # in gymnasium 1.1 all vectors of one class share `metadata`
         if mode not in set(AutoresetMode):
             raise ConfigError(
                 f"{self._name} has the autoreset mode {mode}; one of gymnasium's was expected, as "

@@ -443,7 +443,7 @@ class Projects(nn.Module):
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 def test_a_network_that_no_runtime_would_load_replaces_no_file(tmp_path: Path) -> None:
     (tmp_path / "policy.onnx").write_text("old")
-    with pytest.raises(ConfigError, match=r"as ONNX: .*must have same rank"):
+    with pytest.raises(ConfigError, match=r"cannot write this network as ONNX: "):
         export_policy(rl.DQN(CARTPOLE, network=Projects()), tmp_path / "policy.onnx")
     assert (tmp_path / "policy.onnx").read_text() == "old"
 
