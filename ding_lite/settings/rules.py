@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import numbers
 import sys
 import typing
@@ -19,6 +20,7 @@ from ding_lite.errors import ConfigError, did_you_mean
 
 MOST = 2**63 - 1
 """The maximum of an integer setting: checkpoints and messages hold signed 64-bit integers."""
+_MAX = sys.float_info.max
 Rule: TypeAlias = Callable[..., list[str]]
 """Takes values by name, and returns a fault for each that is wrong."""
 
@@ -83,11 +85,12 @@ def inside(low: float, high: float, **named: float) -> list[str]:
 
 
 def finite(**named: float) -> list[str]:
-    return _faults(named, lambda value: abs(value) <= sys.float_info.max, "be finite")
+    return _faults(named, lambda value: abs(value) <= _MAX, "be finite")
 
 
 def not_nan(**named: float) -> list[str]:
-    return _faults(named, lambda value: value == value, "not be NaN")
+    """Return a fault for each value that is NaN, or an integer that is larger than any float."""
+    return _faults(named, lambda value: abs(value) <= _MAX or abs(value) == math.inf, "not be NaN")
 
 
 def whole(low: int, **named: Any) -> list[str]:
