@@ -35,17 +35,16 @@ def is_host(device: torch.device) -> bool:
 
 def usable_device(device: str | torch.device) -> torch.device:
     try:
-        found = torch.zeros(0, device=device)
-        found.cpu()  # which is impossible on `meta`
+        found = torch.zeros(0, device=device).device
     except (RuntimeError, AssertionError, TypeError) as error:  # each backend raises its own
         reason = str(error).splitlines()[0].rstrip(".")
         raise ConfigError(
             f"`device` is {device!r}, which cannot be used here: {reason}. "
             f'Use "cpu", or a PyTorch that was built for it.'
         ) from error
-    if found.is_cuda:
-        _start_backward(found.device)
-    return found.device
+    if found.type == "cuda":
+        _start_backward(found)
+    return found
 
 
 @lru_cache
