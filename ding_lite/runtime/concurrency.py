@@ -12,8 +12,8 @@ also those of nested steps, and the barrier waits for the functions to return.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
+import threading
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from contextvars import Context as Variables, copy_context
@@ -25,17 +25,25 @@ from weakref import WeakSet, finalize
 
 from ding_lite.cancellation import CancelScope, Wait
 from ding_lite.errors import MiddlewareError
-from ding_lite.interruption import is_of_a_signal
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.messages import Messages
 from ding_lite.runtime.middleware import (
     Middleware,
     MiddlewareShape,
+    awaiting,
+    is_awaitable,
     name_of,
     refuse_result,
     shape_of,
 )
-from ding_lite.runtime.suspended import OnLoop, OnThread, OpenGenerator, Report, Suspended
+from ding_lite.runtime.suspended import (
+    OnLoop,
+    OnThread,
+    OpenGenerator,
+    Report,
+    Suspended,
+    deliver_to_end,
+)
 from ding_lite.runtime.threads import LoopThread, Workers, get_or_cancel
 
 logger = logging.getLogger(__name__)
@@ -63,6 +71,8 @@ class Executor:
     ) -> None:
         self.scope = scope
         self.loop = LoopThread() if loop is None else loop
+        self.messages: Messages | None = None
+        """The events that are delivered while the task's thread waits for a second half."""
         self.workers = Workers(num_threads)
         self._of_compositions: WeakSet[Executor] = WeakSet()
         finalize(self, self.workers.release).atexit = False
@@ -72,6 +82,7 @@ class Executor:
     def for_composition(self, num_threads: int) -> Executor:
         """Make an executor with the same loop and threads of its own, which ends with this one."""
         executor = Executor(num_threads, self.scope, self.loop)
+        executor.messages = self.messages
         self._of_compositions.add(executor)
         return executor
 
@@ -96,16 +107,15 @@ class Executor:
         if isinstance(out, GeneratorType):
             return _to_yield(out)
         is_async_generator = isinstance(out, AsyncGeneratorType)
-        if not (is_async_generator or inspect.isawaitable(out)):
+        if not (is_async_generator or is_awaitable(out)):
             refuse_result(out)
             return None
-        if self.loop.is_here:
+        try:
+            self.refuse_on_loop()
+        except MiddlewareError:
             if isinstance(out, CoroutineType):
                 out.close()
-            raise MiddlewareError(
-                "A coroutine cannot drive another one through the task: it would wait for "
-                "itself. `await` the other one instead."
-            )
+            raise
         if not is_async_generator:
             self.loop.run(_as_coroutine(out))
             return None
@@ -114,7 +124,14 @@ class Executor:
         suspended, error = get_or_cancel(reached, generator.start(self.loop))
         if error is not None:
             raise error
-        return None if suspended is None else suspended.stand_in()
+        return None if suspended is None else suspended.stand_in(self.messages)
+
+    def refuse_on_loop(self) -> None:
+        if self.loop.is_here:
+            raise MiddlewareError(
+                "A coroutine cannot drive another one through the task: it would wait for "
+                "itself. `await` the other one instead."
+            )
 
 
 _Arrival: TypeAlias = tuple[int, Suspended | None, BaseException | None]
@@ -132,7 +149,7 @@ class StepBarrier:
         self.ended: dict[int, MiddlewareOutcome] = {}
         """The outcomes so far, by the order of the start."""
         self._is_failing = False
-        self._is_over = False
+        self._over = threading.Event()
 
     def start(self, fn: Middleware, name: str | None = None) -> None:
         """Start one middleware: a coroutine on the loop, anything else on a worker thread."""
@@ -164,15 +181,21 @@ class StepBarrier:
                         self._cancel_all()
                     item = self._next()
                     if item is None:
-                        error = self._deliver(messages)
-                        extra += [MiddlewareOutcome("event", None, error)] if error else []
+                        with self._executor.scope.entered():
+                            errors = deliver_to_end(messages)
+                        if errors:
+                            self._fail()
+                        extra += [MiddlewareOutcome("event", None, error) for error in errors]
                         continue
                     index, suspended, error = item
-                    opened = None if suspended is None else suspended.stand_in(messages)
+                    opened = (
+                        None if suspended is None else suspended.stand_in(self._executor.messages)
+                    )
                     ended[index] = MiddlewareOutcome(self._names[index], opened, error)
         finally:
-            self._is_over = True
+            self._over.set()
             self._executor.scope.restore(self)
+            self._cancels.clear()  # else a cycle keeps the ctx of the step in memory
 
         return [ended[index] for index in range(len(self._names))] + extra
 
@@ -195,23 +218,13 @@ class StepBarrier:
             )
             return self._done.get()
 
-    def _deliver(self, messages: Messages | None) -> BaseException | None:
-        try:
-            if messages is not None:
-                with self._executor.scope.entered():
-                    messages.deliver()
-        except (Exception, SystemExit) as error:
-            if not isinstance(error, Exception) and is_of_a_signal(error):
-                raise
-            self._fail()
-            return error
-        return None
-
     def _fail(self) -> None:
         """End the waits of the step's other middleware; called on the thread that has failed."""
-        if not self._is_over:
+        if not self._over.is_set():
             self._is_failing = True
             self._executor.scope.cancel(self)
+            if self._over.is_set():  # meanwhile, as a timeout around a `yield` may end at any time
+                self._executor.scope.restore(self)
 
     def _fail_early(self) -> None:
         self._fail()
@@ -228,7 +241,7 @@ class StepBarrier:
             out = fn(self._ctx)
             if isinstance(out, GeneratorType):
                 OnThread(out, partial(self._report, index)).run(self._executor.workers)
-            elif isinstance(out, AsyncGeneratorType) or inspect.isawaitable(out):
+            elif isinstance(out, AsyncGeneratorType) or is_awaitable(out):
                 self._submit(index, out, copy_context())
                 if self._is_failing:
                     self._done.put(None)  # so that `wait` cancels it
@@ -263,11 +276,7 @@ def _to_yield(generator: OpenGenerator) -> OpenGenerator | None:
 
 def _as_coroutine(out: Any) -> Coroutine[Any, Any, Any]:
     """Return a coroutine unchanged, as within another one it might never be awaited."""
-    return out if isinstance(out, CoroutineType) else _awaited(out)
-
-
-async def _awaited(out: Any) -> Any:
-    return await out
+    return out if isinstance(out, CoroutineType) else awaiting(out)
 
 
 def _report_task(report: Report, task: asyncio.Task[Any]) -> None:

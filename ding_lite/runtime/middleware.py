@@ -251,6 +251,15 @@ def around(fn: Middleware, stretch: Stretch) -> Middleware:
     return surrounded
 
 
+def is_awaitable(out: object) -> bool:
+    return hasattr(type(out), "__await__")  # faster than `inspect.isawaitable`
+
+
+async def awaiting(out: Any) -> Any:
+    """Await any object, as a coroutine."""
+    return await out
+
+
 def around_rest(out: Any, ctx: Context, stretch: Stretch, name: str) -> Any:
     """Surround what is left of a function that has returned a generator or a coroutine."""
     if inspect.iscoroutine(out):
@@ -259,7 +268,7 @@ def around_rest(out: Any, ctx: Context, stretch: Stretch, name: str) -> Any:
         return named(_around_generator(lambda _: out, stretch), name)(ctx)
     if isinstance(out, AsyncGenerator):
         return named(_around_async_generator(lambda _: out, stretch), name)(ctx)
-    return out
+    return _awaited(awaiting(out), ctx, stretch) if is_awaitable(out) else out
 
 
 async def _awaited(coroutine: Any, ctx: Context, stretch: Stretch) -> Any:

@@ -333,6 +333,7 @@ def parallel(middleware: Sequence[Middleware], executor: Executor) -> Middleware
     """
 
     def gather(ctx: Context) -> Iterator[None]:
+        executor.refuse_on_loop()
         onion = Onion()
         barrier = StepBarrier(executor, ctx)
         for fn in middleware:

@@ -8,14 +8,16 @@ its halves run in one place, where it waits between them. A stand-in takes its p
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import nullcontext, suppress
 from contextvars import Context as Variables
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
 from ding_lite.cancellation import Wait
+from ding_lite.interruption import is_of_a_signal
 from ding_lite.runtime.messaging.messages import Messages
 from ding_lite.runtime.middleware import name_of, named
 from ding_lite.runtime.threads import LoopThread, Workers
@@ -26,6 +28,8 @@ Report: TypeAlias = Callable[["Suspended | None", BaseException | None], None]
 """Gets a generator that has reached its `yield`, None if it has ended, or its exception."""
 
 _ENDED = object()
+_HASTY_S = 1.0
+"""Seconds that the second half of a generator may take to end after a second Ctrl-C."""
 
 
 class Suspended:
@@ -72,29 +76,42 @@ class Suspended:
 
     def _get(self, messages: Messages | None) -> Any:
         """Wait for the next `yield`, or the end, of the generator; raise its exception."""
+        if messages is None or messages.owner != threading.get_ident():
+            messages = None  # only the task's own thread delivers
         errors: list[BaseException] = []
         notify = partial(self._answers.put, None)
+        notified = nullcontext() if messages is None else messages.notifies(notify)
         try:
-            with (
-                messages.notifies(notify) if messages else nullcontext(),
-                Wait(self._cancel) as wait,
-            ):
+            with notified, Wait(self._cancel) as wait:
                 if wait.is_over:
                     self._cancel()
                 while (answer := self._answers.get()) is None:
-                    try:
-                        if messages is not None:
-                            messages.deliver()
-                    except Exception as error:  # noqa: BLE001 - raised once the generator has ended
-                        errors.append(error)
+                    errors += deliver_to_end(messages)
         except BaseException:  # a second Ctrl-C
             self._cancel()
+            with suppress(Empty):  # the way out goes on in order, if this part ends soon
+                while self._answers.get(timeout=_HASTY_S) is None:
+                    pass
             raise
         out, raised = answer
         errors += [raised] if raised is not None else []
+        if len(errors) > 1:
+            raise BaseExceptionGroup(f"`{self._name}` or listeners have failed", errors)
         if errors:
-            raise errors[-1]
+            raise errors[0]
         return out
+
+
+def deliver_to_end(messages: Messages | None) -> list[BaseException]:
+    """Deliver events; return the exception of a listener, if one has raised."""
+    try:
+        if messages is not None:
+            messages.deliver()
+    except (Exception, SystemExit) as error:
+        if not isinstance(error, Exception) and is_of_a_signal(error):
+            raise
+        return [error]
+    return []
 
 
 class OnThread(Suspended):
@@ -167,9 +184,10 @@ class OnLoop(Suspended):
     def _end(self, error: BaseException | None = None) -> None:
         is_early = self._report is None and not self._is_resumed
         self._has_ended = True
+        on_early_end, self.on_early_end = self.on_early_end, lambda: None  # it holds the ctx
         self._answer(_ENDED, error)
         if is_early:
-            self.on_early_end()
+            on_early_end()
 
     def _on_done(self, task: asyncio.Task[Any]) -> None:
         if not self._has_ended:  # cancelled before its first line
@@ -189,7 +207,8 @@ class OnLoop(Suspended):
 
     def _cancel(self) -> None:
         if self._task is not None:
-            self._on_loop(self._task.cancel)
+            # After its first step, in which the error of the way out is raised at the `yield`.
+            self._on_loop(self._task.get_loop().call_soon, self._task.cancel)
 
     def _on_loop(self, fn: Callable[..., object], *args: Any) -> None:
         if self._loop is not None:

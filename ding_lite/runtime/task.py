@@ -116,6 +116,7 @@ class Task:
         """Whether the present run is within a middleware of another task of this node."""
         here = self._router, self._labels, self._latch
         self._messages = Messages(*here, lambda: self._pipeline.ctx, self._is_aside, clock)
+        self._executor.messages = self._messages
         self._pipeline = Pipeline(first, self._executor, self._messages)
         self._resources = Resources(self._executor)
         self._is_running = self._has_run = False

@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import math
 import numbers
-import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -20,7 +19,6 @@ from ding_lite.errors import ConfigError, did_you_mean
 
 MOST = 2**63 - 1
 """The maximum of an integer setting: checkpoints and messages hold signed 64-bit integers."""
-_MAX = sys.float_info.max
 Rule: TypeAlias = Callable[..., list[str]]
 """Takes values by name, and returns a fault for each that is wrong."""
 
@@ -85,12 +83,19 @@ def inside(low: float, high: float, **named: float) -> list[str]:
 
 
 def finite(**named: float) -> list[str]:
-    return _faults(named, lambda value: abs(value) <= _MAX, "be finite")
+    return _faults(named, lambda value: math.isfinite(_as_float(value)), "be finite")
 
 
 def not_nan(**named: float) -> list[str]:
     """Return a fault for each value that is NaN, or an integer that is larger than any float."""
-    return _faults(named, lambda value: abs(value) <= _MAX or abs(value) == math.inf, "not be NaN")
+    return _faults(named, lambda value: not math.isnan(_as_float(value)), "not be NaN")
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # of an integer
+        return math.nan
 
 
 def whole(low: int, **named: Any) -> list[str]:

@@ -260,7 +260,7 @@ def test_a_program_without_a_main_guard_is_refused_with_a_remedy(fork_learner):
     assert "ConfigError: Environments of" in output
     assert 'if __name__ == "__main__":' in output
     assert output.count("Traceback") == 1
-    assert 'mode="sync", which starts no processes' in output
+    assert 'mode="sync"), which starts no processes' in output
 
 
 def test_a_program_from_standard_input_has_environments_in_processes(tmp_path):

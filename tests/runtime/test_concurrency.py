@@ -424,6 +424,23 @@ def test_any_awaitable_that_a_middleware_returns_is_awaited(async_mode: bool) ->
         task.use(lambda ctx: Request()).run(max_step=1)
 
 
+def test_awaitables_that_locked_functions_return_do_not_run_at_the_same_time() -> None:
+    inside, most = list[int](), list[int]()
+
+    class Request:
+        def __await__(self) -> Iterator[None]:
+            inside.append(1)
+            most.append(len(inside))
+            yield
+            inside.pop()
+
+    with Task(async_mode=True) as task:
+        for _ in range(3):
+            task.use(lambda ctx: Request(), lock=True)
+        task.run(max_step=3)
+    assert most == [1] * 9
+
+
 def test_many_coroutines_wait_on_threads_at_once() -> None:
     heard: list[object] = []
     num_waiting = 40

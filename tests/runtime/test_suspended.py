@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator, Iterator
 
 import numpy as np
 import pytest
 import torch
 
+from ding_lite.errors import MiddlewareError
 from ding_lite.runtime import Context, Task
 from ding_lite.runtime.messaging.messages import Emission
 from ding_lite.runtime.middleware import LAST
@@ -202,3 +205,114 @@ def test_the_error_of_a_task_group_around_the_yield_is_raised() -> None:
     with Task() as task, pytest.raises(ExceptionGroup) as caught:
         task.use(group).use(lambda ctx: None).run(max_step=1)
     assert [type(error) for error in caught.value.exceptions] == [ZeroDivisionError]
+
+
+def test_the_batch_of_a_step_does_not_live_on() -> None:
+    class Batch: ...
+
+    alive: list[weakref.ref[Batch]] = []
+
+    async def onion(ctx: Context) -> AsyncIterator[None]:
+        assert [ref() for ref in alive if ref() is not None] == []
+        ctx.batch = Batch()
+        alive.append(weakref.ref(ctx.batch))
+        yield
+
+    def generator(ctx: Context) -> Iterator[None]:
+        yield
+
+    gc.disable()
+    try:
+        for async_mode in (False, True):
+            alive.clear()
+            with Task(async_mode=async_mode) as task:
+                if async_mode:
+                    task.use(generator).use(onion)
+                else:
+                    task.use(task.parallel(generator, onion))
+                task.run(max_step=4)
+            assert len(alive) == 4
+    finally:
+        gc.enable()
+
+
+def test_an_async_generator_of_a_composition_sees_its_error_in_a_step_that_has_failed() -> None:
+    seen: list[type[BaseException]] = []
+    begun = threading.Event()
+
+    async def onion(ctx: Context) -> AsyncIterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            seen.append(type(error))
+            raise
+
+    def fail_later(ctx: Context) -> None:
+        begun.set()
+        while not ctx.finish:
+            threading.Event().wait(0.001)
+        raise KeyError
+
+    def fail(ctx: Context) -> None:
+        begun.wait(10.0)
+        begun.clear()
+        raise ValueError
+
+    for _ in range(20):
+        with Task(async_mode=True) as task:
+            task.use(task.parallel(onion, fail_later)).use(fail)
+            with pytest.raises(ExceptionGroup):
+                task.run(max_step=1)
+    assert seen == [KeyError] * 20
+
+
+def test_the_second_half_of_a_part_may_wait_for_what_a_listener_emits() -> None:
+    answers: list[Emission | None] = []
+    has_answer = threading.Event()
+
+    def question() -> None:
+        while not has_answer.wait(0.001):
+            task.emit("question")
+
+    def ask(ctx: Context) -> Iterator[None]:
+        yield
+        thread = threading.Thread(target=question)
+        thread.start()
+        answers.append(task.wait_for("answer", timeout=10.0))
+        has_answer.set()
+        thread.join()
+
+    with Task() as task:
+        task.on("question", lambda: task.emit("answer", 42))
+        task.use(task.parallel(ask)).run(max_step=2)
+    assert answers == [Emission((42,), {}), None]
+
+
+def test_errors_of_a_second_half_and_of_a_listener_meanwhile_are_both_raised() -> None:
+    def listen() -> None:
+        raise KeyError
+
+    def bad(ctx: Context) -> Iterator[None]:
+        yield
+        task.emit("heard")
+        while task._messages.pending:
+            threading.Event().wait(0.001)
+        raise ZeroDivisionError
+
+    with Task(async_mode=True) as task:
+        task.on("heard", listen).use(bad)
+        with pytest.raises(ExceptionGroup) as caught:
+            task.run(max_step=1)
+    assert {type(error) for error in caught.value.exceptions} == {KeyError, ZeroDivisionError}
+
+
+def test_a_coroutine_that_drives_a_composition_is_refused() -> None:
+    async def part(ctx: Context) -> None: ...
+
+    async def drive(ctx: Context) -> None:
+        task.forward(both)
+
+    with Task() as task:
+        both = task.parallel(part, part)
+        with pytest.raises(MiddlewareError, match="`await` the other one"):
+            task.use(drive).run(max_step=1)

@@ -59,7 +59,7 @@ class Source(Protocol):
     """Steps N environments of one kind, without resetting them by itself."""
 
     success_N: NumpyArray
-    """The newest `info["is_success"]` of each episode: 0 if there is none, 1 for no, 2 for yes."""
+    """The `info["is_success"]` of the last step: 0 if there is none, 1 for no, 2 for yes."""
 
     def reset(self) -> NumpyArray:
         """Reset all environments, the first time by the seeds; return frames, [N, ...]."""
@@ -125,10 +125,11 @@ class EnvLoop:
         reward = np.empty(num_envs, dtype=np.float32)
         terminated, truncated = np.empty((2, num_envs), dtype=np.bool_)
         actions, raws = self._action_form.of_each(action), []
+        self.success_N.fill(0)
         for index, step in enumerate(self._steps):
             raw, reward[index], terminated[index], truncated[index], info = step(actions[index])
             raws.append(raw)
-            if "is_success" in info:
+            if info and "is_success" in info:
                 self.success_N[index] = 1 + bool(info["is_success"])
         frames = self._form.empty(num_envs)
         self._form.write(frames, raws)
@@ -180,7 +181,6 @@ class EnvLoop:
         env, seed = self._envs[index], self._seeds[index]
         self._seeds[index] = None
         self._actions[index].clear()
-        self.success_N[index] = 0
         self._origins[index] = _origin(env, seed)
         raw, _ = env.reset(seed=seed)
         self._write(index, frame, raw)
