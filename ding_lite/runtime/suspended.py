@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import nullcontext, suppress
 from contextvars import Context as Variables
@@ -32,7 +33,7 @@ _HASTY_S = 1.0
 """Seconds that the second half of a generator may take to end after a second Ctrl-C."""
 
 
-class Suspended:
+class Suspended(ABC):
     """A generator that waits at its `yield` elsewhere; `report` is called when it gets there."""
 
     def __init__(self, name: str, report: Report) -> None:
@@ -47,11 +48,11 @@ class Suspended:
         else:
             report(None if out is _ENDED else self, error)
 
+    @abstractmethod
     def _resume(self, error: BaseException | None) -> None:
         """Let the generator go on after its `yield`, or raise an exception there."""
-        raise NotImplementedError
 
-    def _cancel(self) -> None:
+    def _cancel(self) -> None:  # noqa: B027 - a function on a thread cannot be ended
         """End the second half, if that is possible."""
 
     def stand_in(self, messages: Messages | None = None) -> OpenGenerator:

@@ -129,7 +129,8 @@ def test_finish_behind_the_yield_makes_the_step_the_last_one(async_mode: bool) -
             assert task.ctx.total_step == 0
 
 
-def test_listeners_are_called_while_the_second_half_of_a_generator_waits() -> None:
+@pytest.mark.parametrize("compose", [None, "parallel"])
+def test_listeners_are_called_while_the_second_half_of_a_generator_waits(compose) -> None:
     has_answer, answers = threading.Event(), list[Emission | None]()
 
     def question() -> None:
@@ -144,9 +145,9 @@ def test_listeners_are_called_while_the_second_half_of_a_generator_waits() -> No
         has_answer.set()
         thread.join()
 
-    with Task(async_mode=True) as task:
+    with Task(async_mode=compose is None) as task:
         task.on("question", lambda: task.emit("answer", 42))
-        task.use(ask).run(max_step=2)
+        task.use(task.parallel(ask) if compose else ask).run(max_step=2)
     assert answers == [Emission((42,), {}), None]  # the job ends in the second step
 
 
@@ -264,28 +265,6 @@ def test_an_async_generator_of_a_composition_sees_its_error_in_a_step_that_has_f
             with pytest.raises(ExceptionGroup):
                 task.run(max_step=1)
     assert seen == [KeyError] * 20
-
-
-def test_the_second_half_of_a_part_may_wait_for_what_a_listener_emits() -> None:
-    answers: list[Emission | None] = []
-    has_answer = threading.Event()
-
-    def question() -> None:
-        while not has_answer.wait(0.001):
-            task.emit("question")
-
-    def ask(ctx: Context) -> Iterator[None]:
-        yield
-        thread = threading.Thread(target=question)
-        thread.start()
-        answers.append(task.wait_for("answer", timeout=10.0))
-        has_answer.set()
-        thread.join()
-
-    with Task() as task:
-        task.on("question", lambda: task.emit("answer", 42))
-        task.use(task.parallel(ask)).run(max_step=2)
-    assert answers == [Emission((42,), {}), None]
 
 
 def test_errors_of_a_second_half_and_of_a_listener_meanwhile_are_both_raised() -> None:
