@@ -19,15 +19,25 @@ Wake = Callable[[], None]
 
 
 class CancelScope:
-    """Ends the blocked calls of a task when one of its steps fails."""
+    """Ends the blocked calls of a task when one of its steps fails, or those of a composition.
 
-    def __init__(self) -> None:
-        self.is_cancelled = False
-        """Whether a running step has failed."""
+    Args:
+        parent: The scope of the step that a composition is part of. If that is cancelled, so is
+            this one, but not the other way round: the composition may handle its own errors.
+    """
+
+    def __init__(self, parent: CancelScope | None = None) -> None:
+        self._parent = parent
         self._causes: set[object] = set()
         self._waits: set[Wait] = set()
-        self._listeners: list[Wake] = []
+        self._listeners: list[Wake] = [] if parent is None else parent._listeners
         self._lock = threading.Lock()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the step has failed, and runs on until all of its middleware have ended."""
+        parent = self._parent
+        return bool(self._causes) or (parent is not None and parent.is_cancelled)
 
     def listen(self, fn: Wake) -> None:
         """Call `fn()` each time the scope is cancelled, on the thread that cancels it."""
@@ -39,7 +49,6 @@ class CancelScope:
             if cause in self._causes:
                 return
             self._causes.add(cause)
-            self.is_cancelled = True
             waits = list(self._waits)
             for wait in waits:
                 wait.is_over = True
@@ -50,13 +59,11 @@ class CancelScope:
         """Allow new waits; those that `cancel` has ended stay ended."""
         with self._lock:
             self._causes.discard(cause)
-            self.is_cancelled = bool(self._causes)
 
     def reset(self) -> None:
         """Forget all causes, when the task is closed or a new run begins."""
         with self._lock:
             self._causes.clear()
-            self.is_cancelled = False
 
     def check(self) -> None:
         """Raise StepCancelled if the scope is cancelled."""
@@ -79,11 +86,16 @@ class CancelScope:
     def _add(self, wait: Wait) -> None:
         with self._lock:
             self._waits.add(wait)
-            wait.is_over = self.is_cancelled
+            if self._causes:
+                wait.is_over = True
+        if self._parent is not None:
+            self._parent._add(wait)
 
     def _remove(self, wait: Wait) -> None:
         with self._lock:
             self._waits.discard(wait)
+        if self._parent is not None:
+            self._parent._remove(wait)
 
 
 class Wait:

@@ -140,8 +140,9 @@ _Arrival: TypeAlias = tuple[int, Suspended | None, BaseException | None]
 class StepBarrier:
     """Middleware that run at the same time, and the barrier that waits for all of them."""
 
-    def __init__(self, executor: Executor, ctx: Context) -> None:
+    def __init__(self, executor: Executor, ctx: Context, scope: CancelScope | None = None) -> None:
         self._executor = executor
+        self._scope = executor.scope if scope is None else scope
         self._ctx = ctx
         self._done: SimpleQueue[_Arrival | None] = SimpleQueue()
         self._cancels: list[Callable[[], None]] = []
@@ -156,13 +157,13 @@ class StepBarrier:
         index = len(self._names)
         self._names.append(name or name_of(fn))
         variables = copy_context()  # the task's router, for one
-        variables.run(self._executor.scope.enter)
+        variables.run(self._scope.enter)
         shape = shape_of(fn)
         if shape.is_async:
             self._submit(index, fn(self._ctx), variables)
         else:
             # A generator may handle the errors of the step on its way out, so it always begins.
-            check = None if shape is MiddlewareShape.GENERATOR else self._executor.scope.check
+            check = None if shape is MiddlewareShape.GENERATOR else self._scope.check
             self._executor.workers.submit(partial(variables.run, self._call, index, fn, check))
 
     def wait(self, messages: Messages | None = None) -> list[MiddlewareOutcome]:
@@ -181,7 +182,7 @@ class StepBarrier:
                         self._cancel_all()
                     item = self._next()
                     if item is None:
-                        with self._executor.scope.entered():
+                        with self._scope.entered():
                             errors = deliver_to_end(messages)
                         if errors:
                             self._fail()
@@ -194,7 +195,7 @@ class StepBarrier:
                     ended[index] = MiddlewareOutcome(self._names[index], opened, error)
         finally:
             self._over.set()
-            self._executor.scope.restore(self)
+            self._scope.restore(self)
             self._cancels.clear()  # else a cycle keeps the ctx of the step in memory
 
         return [ended[index] for index in range(len(self._names))] + extra
@@ -222,9 +223,9 @@ class StepBarrier:
         """End the waits of the step's other middleware; called on the thread that has failed."""
         if not self._over.is_set():
             self._is_failing = True
-            self._executor.scope.cancel(self)
+            self._scope.cancel(self)
             if self._over.is_set():  # meanwhile, as a timeout around a `yield` may end at any time
-                self._executor.scope.restore(self)
+                self._scope.restore(self)
 
     def _fail_early(self) -> None:
         self._fail()

@@ -18,7 +18,7 @@ from operator import length_hint
 from types import GeneratorType
 from typing import Any
 
-from ding_lite.cancellation import current_scope
+from ding_lite.cancellation import CancelScope, current_scope
 from ding_lite.errors import StepCancelled
 from ding_lite.runtime.concurrency import Executor, StepBarrier
 from ding_lite.runtime.context import Context, Latch, Lineage, latch_of
@@ -335,7 +335,7 @@ def parallel(middleware: Sequence[Middleware], executor: Executor) -> Middleware
     def gather(ctx: Context) -> Iterator[None]:
         executor.refuse_on_loop()
         onion = Onion()
-        barrier = StepBarrier(executor, ctx)
+        barrier = StepBarrier(executor, ctx, CancelScope(current_scope() or executor.scope))
         for fn in middleware:
             barrier.start(fn)
         pass_barrier(barrier, onion)

@@ -14,7 +14,7 @@ import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.distributed import World
-from ding_lite.errors import StepCancelled
+from ding_lite.errors import DeadlineExceeded, StepCancelled
 from ding_lite.runtime import Context, Task, concurrency, use_router
 from ding_lite.testing import Cluster
 
@@ -366,6 +366,43 @@ def test_a_generator_that_handles_the_error_lets_the_run_go_on_with_waits_that_w
     # A function that has not begun when another one fails is skipped.
     assert seen in ([None, ("handled", False), (False,)], [("handled", False), (False,)])
     assert task.ctx.total_step == 1
+
+
+@pytest.mark.parametrize("beside", ["function", "coroutine"])
+def test_an_error_within_a_composition_that_handles_it_ends_no_wait_beside_it(beside: str) -> None:
+    begins, fails, has_waited = threading.Event(), threading.Event(), threading.Event()
+    seen: list[str] = []
+
+    def guard(ctx: Context) -> Iterator[None]:
+        try:
+            yield
+        except Broken:
+            seen.append("handled")
+
+    def wait_within(ctx: Context) -> None:
+        begins.set()
+        assert task.wait_for("never") is None
+        assert ctx.finish
+        assert task.finish
+        fails.set()
+        has_waited.wait(10.0)
+
+    def function(ctx: Context) -> None:
+        fails.wait(10.0)
+        assert not ctx.finish
+        with pytest.raises(DeadlineExceeded):
+            task.wait_for("never", timeout=0.01)
+        seen.append("waited")
+        has_waited.set()
+
+    async def coroutine(ctx: Context) -> None:
+        await asyncio.to_thread(function, ctx)
+
+    with Task(async_mode=True) as task:
+        task.use(task.serial(guard, task.parallel(wait_within, fails_after(begins))))
+        task.use(function if beside == "function" else coroutine)
+        task.run(max_step=1)
+    assert seen == ["waited", "handled"]
 
 
 def test_a_generator_handles_an_error_that_is_raised_before_it_begins() -> None:

@@ -214,11 +214,11 @@ class Messages:
         began_ns = time.monotonic_ns()
         deadline = Deadline.after(timeout, self._clock)
         deliverable = threading.get_ident() == self.owner and not self._delivering
-        latch, step = self._latch, self._latch.step
+        latch = self._latch
 
         def ready() -> bool:  # called several times for each message
             has_come = box or (deliverable and self.pending)
-            return bool(has_come) or latch.is_set or step.is_cancelled
+            return bool(has_come) or latch.ends_waits
 
         with self._lock:
             self._waiting.setdefault(event, []).append(box)
@@ -235,7 +235,7 @@ class Messages:
                     emission, description = box[0]
                     draw_wait(description, began_ns)
                     return emission
-                if latch.is_set or step.is_cancelled:
+                if latch.ends_waits:
                     return None
                 if not awake:
                     raise DeadlineExceeded(
