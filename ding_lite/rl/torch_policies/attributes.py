@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError, kind_of
-from ding_lite.nest import leaves, map_leaves
+from ding_lite.nest import leaves, map_leaves, path_name
 from ding_lite.rl.host_or_device import CPU
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.torch_random import to_words
@@ -34,9 +34,9 @@ class Attributes:
 
     Plain are tensors, arrays, numbers, texts, bytes and None, also in lists, tuples and dicts, and
     in a deque or a set that is an attribute itself and stays one. Of generators, and of what has a
-    `state_dict`, such as an optimiser, the states are saved. Unchanged attributes, and unchanged
-    settings of an optimiser, follow from the config and are not saved. So a policy that a mutation
-    makes with another config takes over only learned values.
+    `state_dict`, such as an optimiser, the states are saved, also in lists, tuples and dicts.
+    Unchanged attributes, and unchanged settings of an optimiser, follow from the config and are not
+    saved. So a policy that a mutation makes with another config takes over only learned values.
     """
 
     def __init__(self, policy: Any, names: set[str]) -> None:  # noqa: ANN401 - a `TorchPolicy`
@@ -47,8 +47,9 @@ class Attributes:
         values = {name: self._value(name) for name in found}
         self._built = {n: _copied(v) for n, v in values.items() if _is_plain(v)}
         kind = torch.optim.Optimizer
-        self._optimizers = {n: v for n, v in sorted(found.items()) if isinstance(v, kind)}
-        self._built_groups = {n: _state_of(v)["param_groups"] for n, v in self._optimizers.items()}
+        self.optimizers = {n: v for n, v in self._stateful().items() if isinstance(v, kind)}
+        """The further optimisers, by names such as `critic_optimizers[0]`."""
+        self._built_groups = {n: _state_of(v)["param_groups"] for n, v in self.optimizers.items()}
 
     def changed(self) -> dict[str, Any]:
         now = {name: self._value(name) for name in self._built}
@@ -104,17 +105,17 @@ class Attributes:
                 if is_used:  # by one learner at least, else it stays as it is
                     parameter.grad = part.view_as(parameter).to(parameter.dtype)
 
-        for found in self._optimizers.values():
+        for found in self.optimizers.values():
             found.register_step_pre_hook(before_step)
 
-    @property
-    def optimizers(self) -> list[str]:
-        """The names of the further optimisers."""
-        return [*self._optimizers]
-
     def _stateful(self) -> dict[str, Any]:
-        found = {n: getattr(self._policy, n, None) for n in sorted(self._names)}
-        return {n: v for n, v in found.items() if _is_generator(v) or _has_state(v)}
+        found = {name: leaves(getattr(self._policy, name, None)) for name in sorted(self._names)}
+        return {
+            path_name(path, name): each
+            for name, parts in found.items()
+            for path, each in parts
+            if _is_generator(each) or _has_state(each)
+        }
 
     def load(self, changed: Mapping[str, Any]) -> None:
         """Set the attributes that `changed` returned, and reset the others to `build`'s values."""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError, ShapeError, kind_of
+from ding_lite.nest import leaves
 from ding_lite.rl.batch import Array, NumpyArray, Sequences, Transitions
 from ding_lite.rl.host_or_device import Metrics, as_tensor, computable, number, placed
 from ding_lite.rl.memory import Memory
@@ -253,7 +254,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         parameters = [id(p) for module in found for p in module.parameters()]
         if len(set(parameters)) < len(parameters):
             return False
-        optimizers = [v for v in vars(self).values() if isinstance(v, torch.optim.Optimizer)]
+        optimizers = [v for _, v in leaves(vars(self)) if isinstance(v, torch.optim.Optimizer)]
         held = {p for o in optimizers for group in o.param_groups for p in group["params"]}
         found = {module: None for module in found if held.isdisjoint(module.parameters())}
         pairs = [(follower.network, follower.module) for follower in self._followers]
@@ -573,6 +574,11 @@ class _Greedy(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
         return self._policy.clone().module
 
+    def __reduce__(self) -> tuple[Any, ...]:  # `torch.save`: `choose` is a method of the policy
+        policy = self._policy
+        made_of = policy.spec, policy.config, policy._parts, policy.changes
+        return _loaded_module, (type(policy), *made_of, policy.state_dict())
+
     def forward(self, obs: Any, state: Tensor | None = None) -> Any:  # noqa: ANN401 - a tensor or two
         choose: Callable[..., Any] = self._policy.choose
         obs = self._policy._seen(obs)
@@ -581,3 +587,18 @@ class _Greedy(nn.Module):
             return action, state
         found = choose(obs, False)
         return found[0] if isinstance(found, (tuple, list)) else found
+
+
+def _loaded_module(
+    kind: Callable[..., TorchPolicy[Any]],
+    spec: EnvSpec,
+    config: object,
+    parts: Mapping[str, Any],
+    changes: tuple[ChangeModule, ...],
+    state: Mapping[str, Any],
+) -> nn.Module:
+    policy = kind(spec, config, **parts)
+    for change in changes:
+        policy.change_networks(change)
+    policy.load_state_dict(state)
+    return policy.module

@@ -1,5 +1,6 @@
 """Algorithms of users: what the base adds to networks and a loss."""
 
+import copy
 import random
 import threading
 from collections import defaultdict, deque
@@ -98,6 +99,22 @@ def test_it_learns_as_the_built_in_dqn_does(limit, normalize_obs):
     values = house.module(torch.from_numpy(OBS))
     assert own.module(torch.from_numpy(OBS)).tolist() == values.argmax(-1).tolist()
     assert own.act(OBS, explore=False).tolist() == values.argmax(-1).tolist()
+
+
+def _deeper(network):
+    return nn.Sequential(*copy.deepcopy(network), nn.Linear(2, 2))
+
+
+def test_the_module_for_inference_is_pickled_with_its_weights(tmp_path):
+    policy = PlainDQN(CARTPOLE)
+    assert policy.change_networks(_deeper)
+    policy.learn(batch(0))
+    torch.save(policy.module, tmp_path / "module.pt")
+    expected = policy.act(OBS, explore=False)
+    policy.learn(batch(1))
+    loaded = torch.load(tmp_path / "module.pt", weights_only=False)
+    assert not any(part.training for part in loaded.modules())
+    np.testing.assert_array_equal(loaded(torch.from_numpy(OBS)), expected)
 
 
 def test_a_target_follows_every_so_often():
@@ -514,20 +531,22 @@ class WithBonus(PlainDQN):
     def build(self):
         super().build()
         self.bonus = nn.Linear(4, 1)
-        self.own = torch.optim.Adam(self.bonus.parameters(), lr=0.1)
-        self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.own, gamma=0.5)
+        own = torch.optim.Adam(self.bonus.parameters(), lr=0.1)
+        self.schedule = torch.optim.lr_scheduler.ExponentialLR(own, gamma=0.5)
+        self.own = {"optimizers": [own]}
 
     def loss(self, batch):
-        self.own.zero_grad()
+        (own,) = self.own["optimizers"]
+        own.zero_grad()
         loss, metrics = super().loss(batch)
         bonus = self.bonus(batch.obs)[:, 0]
         (bonus - batch.reward).square().mean().backward()
-        self.own.step()
+        own.step()
         self.schedule.step()
         return loss + bonus.detach(), metrics
 
 
-def test_optimisers_and_schedules_that_are_attributes_are_saved(tmp_path):
+def test_optimisers_in_lists_and_schedules_are_saved(tmp_path):
     policy = WithBonus(CARTPOLE)
     for seed in range(3):
         policy.learn(batch(seed))
@@ -580,14 +599,14 @@ def test_settings_of_an_own_optimiser_follow_from_the_config_until_they_change()
 
 def test_a_further_optimiser_is_refused_where_its_steps_would_be_lost():
     policy = WithBonus(CARTPOLE)
-    with pytest.raises(ConfigError, match=r"does not contain the steps of `self\.own`"):
+    with pytest.raises(ConfigError, match=r"does not contain the steps of `self\.own\['optim"):
         policy.gradients(batch(0))
     with pytest.raises(ConfigError, match=r"only `if torch\.is_grad_enabled\(\):`"):
         policy.td_errors(batch(0))
     policy.data_parallel(Alone(policy.state_dict()))
     policy.learn(batch(0))
     with pytest.raises(ConfigError, match="called with a closure"):
-        policy.own.step(lambda: 0.0)
+        policy.own["optimizers"][0].step(lambda: 0.0)
 
 
 class OneOfTwo(TorchPolicy[TorchPolicyConfig]):
