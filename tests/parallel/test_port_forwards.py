@@ -13,6 +13,7 @@ import zmq
 
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import AuthenticationError, DeadlineExceeded
+from ding_lite.parallel.link.faults import DroppedMessages
 from ding_lite.parallel.network.address import LOOPBACK
 from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.router.node_router import NodeRouter
@@ -98,9 +99,14 @@ def test_a_node_that_comes_back_with_another_key_is_named_and_dialled_slowly(
         with closing(NodeRouter(spec)) as stranger:
             reason = "node 0 is not there yet: it has another key"
             wait_until(lambda: reason in caplog.text, "no reason in the log")
-            dropped, began_at = stranger.links.dropped, SYSTEM_CLOCK.now()
-            enough = dropped.count + 4
-            wait_until(lambda: dropped.count >= enough, "the node gave up")
-            assert SYSTEM_CLOCK.now() - began_at > 0.4
+            # Earlier connections may be counted late, and at once, so the slowest of three counts.
+            assert max(_seconds_of_four(stranger.links.dropped) for _ in range(3)) > 0.4
         with closing(NodeRouter(replace(spec, key_file=key, incarnation=2))) as hub:
             hub.wait_ready(10.0)
+
+
+def _seconds_of_four(dropped: DroppedMessages) -> float:
+    """Wait until four more connections are dropped; return how long that took, in seconds."""
+    began_at, enough = SYSTEM_CLOCK.now(), dropped.count + 4
+    wait_until(lambda: dropped.count >= enough, "the node gave up")
+    return SYSTEM_CLOCK.now() - began_at
