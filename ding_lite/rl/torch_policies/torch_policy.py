@@ -576,8 +576,9 @@ class _Greedy(nn.Module):
 
     def __reduce__(self) -> tuple[Any, ...]:  # `torch.save`: `choose` is a method of the policy
         policy = self._policy
-        made_of = policy.spec, policy.config, policy._parts, policy.changes
-        return _loaded_module, (type(policy), *made_of, policy.state_dict())
+        parts = {name: part for name, part in policy._parts.items() if name != "optimizer"}
+        made_of = policy.spec, policy.config, parts, policy.changes
+        return _loaded_module, (type(policy), *made_of, policy._network_state())
 
     def forward(self, obs: Any, state: Tensor | None = None) -> Any:  # noqa: ANN401 - a tensor or two
         choose: Callable[..., Any] = self._policy.choose
@@ -600,5 +601,5 @@ def _loaded_module(
     policy = kind(spec, config, **parts)
     for change in changes:
         policy.change_networks(change)
-    policy.load_state_dict(state)
+    policy._load_networks(state)
     return policy.module

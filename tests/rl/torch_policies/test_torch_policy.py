@@ -106,7 +106,7 @@ def _deeper(network):
 
 
 def test_the_module_for_inference_is_pickled_with_its_weights(tmp_path):
-    policy = PlainDQN(CARTPOLE)
+    policy = PlainDQN(CARTPOLE, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
     assert policy.change_networks(_deeper)
     policy.learn(batch(0))
     torch.save(policy.module, tmp_path / "module.pt")
