@@ -142,7 +142,7 @@ class TorchRolloutPolicy(TorchPolicy[ConfigT]):
         action, log_prob = self._choose(obs, True, memory)
         what = f"`choose` of {type(self).__name__} returned the log-probabilities"
         log_prob_N = checked(log_prob, (len(obs),), what=what)
-        actions = self._as_actions(action, len(obs), explore=True)
+        actions = self._as_actions(action, obs, explore=True)
         return actions, log_prob_N.cpu().numpy().astype(np.float32, copy=False)
 
     def learn(self, rollouts: Sequence[Rollout], /) -> Metrics:

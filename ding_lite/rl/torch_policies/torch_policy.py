@@ -7,6 +7,7 @@ importance weights, checkpoints with exact resume, and support for populations.
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,7 +27,7 @@ from ding_lite.rl.networks.inputs import make_norm
 from ding_lite.rl.policies.base.config import own_config
 from ding_lite.rl.policies.base.gradient_policy import GradientPolicy
 from ding_lite.rl.policies.base.open_policy import Learners
-from ding_lite.rl.policies.base.spaces import check_obs, packed
+from ding_lite.rl.policies.base.spaces import check_obs, has_illegal, packed
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.attributes import Attributes, run_build
@@ -45,6 +46,8 @@ from ding_lite.rl.weights.flat import FlatWeights
 from ding_lite.rl.weights.flat_module import FlatModule, acting, check_held
 from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.settings.rules import check_all, inside, positive, whole
+
+logger = logging.getLogger(__name__)
 
 _ON_HOST = {"serial", "burn_in", "replay_id"}
 """The fields of a batch that stay on the host."""
@@ -103,6 +106,8 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     elsewhere."""
     _is_checked: bool = False
     """Whether an update has shown that the loss depends on no parameters but the policy's."""
+    _has_warned: bool = False
+    """Whether a warning has told of an action that is not legal."""
     _chosen: ClassVar[tuple[str, ...]] = ("actions",)
     """The values that `choose` returns before the next states."""
     changes: tuple[ChangeModule, ...] = ()
@@ -314,7 +319,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         """
         obs = packed(obs, self.spec)
         action, *_ = self._choose(obs, explore, memory)
-        return self._as_actions(action, len(obs), explore=explore)
+        return self._as_actions(action, obs, explore=explore)
 
     def learn(self, batch: Any, /) -> Metrics:  # noqa: ANN401 - Transitions, by default
         """Do one update: a step of the optimiser along the gradient, then move the targets.
@@ -484,14 +489,23 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             memory.state[:] = checked(values[-1], memory.state.shape, what=what).cpu().numpy()
         return values[: len(self._chosen)]
 
-    def _as_actions(self, chosen: Tensor, count: int, *, explore: bool) -> NumpyArray:
+    def _as_actions(self, chosen: Tensor, obs: NumpyArray, *, explore: bool) -> NumpyArray:
         what = f"`choose` of {type(self).__name__} returned the actions"
-        checked(chosen, (count, *self.spec.action_shape), what=what)
+        checked(chosen, (len(obs), *self.spec.action_shape), what=what)
         if self.spec.action_dtype is np.int64 and chosen.is_floating_point():
             raise ShapeError(f"{what} as {chosen.dtype}; whole numbers were expected.")
         if explore:
-            self.env_step += count
+            self.env_step += len(obs)
         actions: NumpyArray = chosen.cpu().numpy().astype(self.spec.action_dtype, copy=False)
+        if self.spec.has_action_mask and not self._has_warned:
+            self._has_warned = has_illegal(actions, obs, self.spec)
+            if self._has_warned:
+                logger.warning(
+                    "`choose` of %s returned an action that `action_mask` of %s excludes. "
+                    "`self.spec.action_mask(obs)` returns the legal ones",
+                    type(self).__name__,
+                    self.spec.env_id,
+                )
         return actions
 
     def _on_device(self, batch: Transitions | Sequences) -> Any:  # noqa: ANN401 - of the type of the batch

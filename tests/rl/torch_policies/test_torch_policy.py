@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from torch import nn
 
 from ding_lite.errors import ConfigError, ShapeError
@@ -23,6 +23,7 @@ from ding_lite.rl import (
     load_checkpoint,
     save_checkpoint,
 )
+from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.config import config_type
 from tests.rl.policies.base.test_open_policy import Alone
 from tests.rl.policies.test_dqn import CARTPOLE, batch, prioritized
@@ -646,3 +647,43 @@ def test_learners_change_what_the_loss_of_one_of_them_uses():
     together(*(partial(policy.learn, batch(rank)) for rank, policy in enumerate((one, other))))
     torch.testing.assert_close(one.weights(), other.weights(), rtol=0, atol=0)
     assert not any(torch.equal(one.weights()[name], before[name]) for name in before)
+
+
+class Fixed(TorchPolicy[TorchPolicyConfig]):
+    """Returns the actions of its attribute."""
+
+    def build(self):
+        self.net = nn.Linear(self.spec.obs_shape[0], 1)
+        self.actions = [0]
+
+    def choose(self, obs, explore):
+        return torch.tensor(self.actions)
+
+    def loss(self, batch):
+        return self.net(batch.obs).mean(), {}
+
+
+@pytest.mark.parametrize(
+    ("space", "mask", "legal", "excluded"),
+    [
+        (Discrete(3, start=5), [1, 0, 1], [0, 2], [2, 1]),
+        (MultiDiscrete([2, 3]), [0, 1, 1, 1, 0], [[1, 0], [1, 1]], [[1, 1], [1, 2]]),
+    ],
+)
+def test_a_warning_tells_once_of_an_action_that_the_mask_excludes(
+    space, mask, legal, excluded, caplog
+):
+    vector = Box(-1.0, 1.0, (2,))
+    spec = EnvSpec(env_id="masked", obs_space=vector, action_space=space, has_action_mask=True)
+    obs = spec.pack(np.zeros((2, 2), np.float32), action_mask=np.array([mask, mask], bool))
+    policy = Fixed(spec)
+    policy.actions = legal
+    policy.act(obs)
+    assert not caplog.records
+    policy.actions = excluded
+    for _ in range(2):
+        np.testing.assert_array_equal(policy.act(obs), excluded)
+    assert [record.getMessage() for record in caplog.records] == [
+        "`choose` of Fixed returned an action that `action_mask` of masked excludes. "
+        "`self.spec.action_mask(obs)` returns the legal ones"
+    ]

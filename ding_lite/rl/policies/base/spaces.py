@@ -99,6 +99,19 @@ def check_obs(obs: Array, spec: EnvSpec) -> None:
         )
 
 
+def has_illegal(action: NumpyArray, obs: NumpyArray, spec: EnvSpec) -> bool:
+    """Return whether the action mask of an observation excludes its action."""
+    mask_NA = spec.action_mask(obs)
+    if mask_NA is None:
+        return False
+    space = spec.action_space
+    sizes_K = space.nvec if isinstance(space, MultiDiscrete) else np.array([spec.num_choices])
+    chosen_NK = action.reshape(len(action), -1) + sizes_K.cumsum() - sizes_K
+    # `Envs.step` names actions out of range.
+    chosen_NK = chosen_NK.clip(0, spec.num_choices - 1)
+    return not np.take_along_axis(mask_NA, chosen_NK, axis=1).all()
+
+
 def check_choices(action_B: Array, num_actions: int) -> None:
     """Raise unless the actions of a batch are numbers from 0 to `num_actions` - 1."""
     found = to_numpy(action_B)
