@@ -74,6 +74,8 @@ class Server:
 
     def wait_for_node(self, node: int, until: Condition) -> bool:
         """Wait for a node; return whether it is connected before `until()`."""
+        if (fault := self.router._fault_of_topology([node])) is not None:
+            raise ConfigError(f"{fault} Node {node} answers `{self._name}`.")
         deadline = Deadline.after(self.timeout)
         if not self.wait(lambda: self.is_connected(node), deadline, until):
             raise DeadlineExceeded(

@@ -254,11 +254,14 @@ class ShardedReplay:
         A node that owns a shard does not wait, as it fills the shard itself.
 
         Raises:
+            ConfigError: The topology never connects this node with a node that has a shard.
             DeadlineExceeded: No transition has been added to any shard for `timeout` seconds.
         """
         deadline = Deadline.after(timeout)
         if self._own is not None:
             return
+        if fault := self._router._fault_of_topology([shard.node for shard in self._shards.all]):
+            raise ConfigError(f"{fault} The shards of this replay are there.")
         held = len(self)
         while held < size and not (until() or self._router._is_ending()):
             seen = self._steps.newest

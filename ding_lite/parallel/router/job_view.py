@@ -105,6 +105,12 @@ class JobView(Router):
             f"cannot form a group. Add edges, or use a mesh or a star."
         )
 
+    def _is_unreachable(self, node: int) -> bool:
+        spec = self._spec
+        if self._routing.reaches_beyond_peers or self.grows or node == spec.node_id:
+            return False
+        return node < spec.num_nodes and node not in spec.peers
+
     # -- for the membership of an elastic job --------------------------------------------------
 
     def labels_of(self, peer: int) -> frozenset[str]:

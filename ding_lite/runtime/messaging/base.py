@@ -135,6 +135,21 @@ class Router(ABC):
         """
 
     @abstractmethod
+    def _is_unreachable(self, node: int) -> bool:
+        """Return whether the topology never connects this node with another."""
+
+    def _fault_of_topology(self, nodes: Sequence[int]) -> str | None:
+        """Return a message if the topology never connects this node with any of the nodes."""
+        if not all(map(self._is_unreachable, nodes)):
+            return None
+        names = f"node{'s' * (len(nodes) > 1)} {', '.join(map(str, nodes))}"
+        return (
+            f"The topology of the job never connects node {self.node_id} with {names}, and no node "
+            f'relays messages. Use topology="mesh"; or, in a star, let the node that all others '
+            f"need be the hub, node 0: name its role first in `roles`."
+        )
+
+    @abstractmethod
     def wait_ready(self, timeout: float | None = None) -> None:
         """Block until every peer is connected.
 
@@ -347,7 +362,8 @@ class Router(ABC):
 
         Raises:
             ConfigError: The stream is no name, or `in_flight` no whole number from 1 on.
-            LabelError: No node of the job has a label that a pattern matches.
+            LabelError: No node of the job has a label that a pattern matches, or the topology
+                never connects this node with such a node.
             DeadlineExceeded: No receiver had room in time.
             CodecError: The item cannot be encoded.
         """
@@ -397,10 +413,17 @@ class Router(ABC):
         return found[0] if found else label
 
     def _unmatched(self, patterns: tuple[str, ...], asked: str = "") -> LabelError | None:
-        """Return the error for patterns that match no node, if the labels of all are known."""
+        """Return the error for patterns that match no node that this one is ever connected with.
+
+        None if the labels of some nodes are not known.
+        """
         world = self.world
-        if self.grows or not all(world) or any(matches(labels, patterns) for labels in world):
+        if self.grows or not all(world):
             return None
+        matching = [node for node, labels in enumerate(world) if matches(labels, patterns)]
+        if matching:
+            fault = self._fault_of_topology(matching)
+            return None if fault is None else LabelError(f"{fault} They match {list(patterns)}.")
         known = sorted(frozenset().union(*world))
         return LabelError(
             f"No node of this job is matched by `{asked or f'to={list(patterns)}'}`, so nothing "

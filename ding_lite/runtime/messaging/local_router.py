@@ -77,6 +77,9 @@ class LocalRouter(Router):
     def coordinator_of(self, members: Sequence[int]) -> int:
         return members[0]
 
+    def _is_unreachable(self, node: int) -> bool:
+        return False
+
     def wait_ready(self, timeout: float | None = None) -> None:
         pass
 
