@@ -27,6 +27,8 @@ class CancelScope:
     """
 
     def __init__(self, parent: CancelScope | None = None) -> None:
+        self.has_failed = False
+        """Whether it was cancelled itself; an attribute, as programs ask `ctx.finish` often."""
         self._parent = parent
         self._causes: set[object] = set()
         self._waits: set[Wait] = set()
@@ -37,7 +39,7 @@ class CancelScope:
     def is_cancelled(self) -> bool:
         """Whether the step has failed, and runs on until all of its middleware have ended."""
         parent = self._parent
-        return bool(self._causes) or (parent is not None and parent.is_cancelled)
+        return self.has_failed or (parent is not None and parent.is_cancelled)
 
     def listen(self, fn: Wake) -> None:
         """Call `fn()` each time the scope is cancelled, on the thread that cancels it."""
@@ -49,6 +51,7 @@ class CancelScope:
             if cause in self._causes:
                 return
             self._causes.add(cause)
+            self.has_failed = True
             waits = list(self._waits)
             for wait in waits:
                 wait.is_over = True
@@ -59,11 +62,13 @@ class CancelScope:
         """Allow new waits; those that `cancel` has ended stay ended."""
         with self._lock:
             self._causes.discard(cause)
+            self.has_failed = bool(self._causes)
 
     def reset(self) -> None:
         """Forget all causes, when the task is closed or a new run begins."""
         with self._lock:
             self._causes.clear()
+            self.has_failed = False
 
     def check(self) -> None:
         """Raise StepCancelled if the scope is cancelled."""
@@ -86,7 +91,7 @@ class CancelScope:
     def _add(self, wait: Wait) -> None:
         with self._lock:
             self._waits.add(wait)
-            if self._causes:
+            if self.has_failed:
                 wait.is_over = True
         if self._parent is not None:
             self._parent._add(wait)
@@ -133,11 +138,10 @@ def cancelled() -> StepCancelled:
     )
 
 
-def current_scope() -> CancelScope | None:
-    """Return the scope that this thread runs in; None outside of concurrent steps."""
-    return _CURRENT.get()
+current_scope = _CURRENT.get
+"""Returns the scope that this thread runs in; None outside of concurrent steps."""
 
 
 def is_cancelled() -> bool:
-    scope = _CURRENT.get()
+    scope = current_scope()
     return scope is not None and scope.is_cancelled

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ding_lite.cancellation import CancelScope, is_cancelled
+from ding_lite.cancellation import CancelScope, current_scope, is_cancelled
 from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, ContextError, DeadlineExceeded, did_you_mean, kind_of
 from ding_lite.interruption import is_handling_signal
@@ -122,7 +122,7 @@ class Latch:
     @property
     def ends_waits(self) -> bool:
         """Whether all waits are over: the job ends, or the step has failed."""
-        return self.is_set or self.step.is_cancelled or is_cancelled()
+        return self.is_set or self.step.has_failed or is_cancelled()
 
 
 class Context(dict[str, Any]):
@@ -181,7 +181,11 @@ class Context(dict[str, Any]):
         @property
         def finish(self) -> bool:
             """Whether this is the job's last step, or another middleware of the step has failed."""
-            return self._latch.ends_waits
+            latch = self._latch  # as `ends_waits`, in half the time
+            if latch.is_set or latch.step.has_failed:
+                return True
+            scope = current_scope()
+            return scope is not None and scope.is_cancelled
 
     def __missing__(self, key: str) -> Any:
         if key == "metrics":
