@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Set as AbstractSet
+from collections.abc import Iterable, Mapping, Set as AbstractSet
 from fnmatch import fnmatchcase
 
 from ding_lite.errors import LabelError
@@ -155,8 +155,9 @@ def count_roles(roles: Iterable[str | Iterable[str]]) -> list[frozenset[str]]:
         >>> [sorted(labels) for labels in count_roles(["learner", "collector", "collector"])]
         [['learner', 'learner.0'], ['collector', 'collector.0'], ['collector', 'collector.1']]
     """
-    if isinstance(roles, str) or not isinstance(roles, Iterable):
-        raise LabelError(f"`roles` is {roles!r}; give a list with one entry a node: [{roles!r}].")
+    if isinstance(roles, str | Mapping) or not isinstance(roles, Iterable):
+        advice = [*roles] if isinstance(roles, Mapping) else [roles]
+        raise LabelError(f"`roles` is {roles!r}; give a list with one entry a node: {advice!r}.")
     seen: Counter[str] = Counter()
     counted = []
 

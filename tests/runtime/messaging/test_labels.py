@@ -143,6 +143,9 @@ def test_roles_are_a_list_of_labels_for_each_node() -> None:
     for roles in no_lists:
         with pytest.raises(LabelError, match=rf"`roles` is {roles!r}; give a list.*\[{roles!r}\]"):
             count_roles(roles)
+    counts: Any = {"learner": 1, "collector": 1}
+    with pytest.raises(LabelError, match=r"one entry a node: \['learner', 'collector'\]"):
+        count_roles(counts)
     no_labels: list[Any] = ["a b", "", ["fine", "a*"], [None], 3]
     for entry in no_labels:
         with pytest.raises(LabelError, match="is no role"):
