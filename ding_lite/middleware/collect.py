@@ -70,10 +70,11 @@ def collect(
     belongs between them.
 
     When episodes have ended, the metrics contain `return` and `episode_length` (means of the last
-    20 episodes), `episode_return` (the mean of those that ended in this step) and `episodes` (their
-    number so far), and `success_rate` (of the last 20 episodes) if the environment returns
-    `info["is_success"]`; `ctx.collected` holds them with the `returns` of this step, and is set
-    only in such steps. The counts are published for `count_collected` on other nodes.
+    20 episodes), `episode_return` (the mean of those that ended in this step) and `episodes` (the
+    number of those of this middleware so far), and `success_rate` (of the last 20 episodes) if the
+    environment returns `info["is_success"]`; `ctx.collected` holds them with the `returns` of this
+    step, and is set only in such steps. The counts are published for `count_collected` on other
+    nodes.
 
     Context:
         reads: env_step, weights_version (with unroll)
@@ -170,13 +171,17 @@ class _CollectTransitions(_Collector):
         self._epsilon = epsilon
         self._join_rewards = NStep(policy.n_step, policy.gamma, num_envs=envs.num_envs)
         self._last_obs: NumpyArray | None = None
+        self._is_loaded = False
 
     def _collect(self, ctx: Context, env_step: int) -> int:
         envs, epsilon, memory = self._envs, self._epsilon, self._memory.begin()
         collected = []
-        has_changed = envs.obs is not self._last_obs  # they may have begun new episodes since
-        if has_changed and (rest := self._join_rewards.flush(envs.obs)) is not None:
-            collected.append(rest)
+        if envs.obs is not self._last_obs:  # they may have begun new episodes since
+            # A resumed run has other arrays: there the numbers show which episodes go on.
+            rest = self._join_rewards.flush(envs.obs if self._is_loaded else None)
+            if rest is not None:
+                collected.append(rest)
+        self._is_loaded = False
         act: Callable[..., NumpyArray] = self._policy.act
         if memory is not None:
             act = partial(act, memory=memory)
@@ -208,6 +213,7 @@ class _CollectTransitions(_Collector):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._join_rewards.load_state_dict(state["join_rewards"])
+        self._is_loaded = True
         super().load_state_dict(state)
 
 

@@ -185,6 +185,36 @@ def test_returns_of_several_steps_end_where_others_have_reset_the_environments()
         envs.reset()  # as an evaluation does, or another collector
 
 
+class Bandit(gymnasium.Env[Any, Any]):
+    """Always shows the same observation; the reward is the number of resets."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), dtype=np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    num_resets = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.num_resets += 1
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), float(self.num_resets), False, False, {}
+
+
+def test_rewards_of_two_episodes_are_not_summed_where_all_observations_are_equal() -> None:
+    envs = make_envs(Bandit, 1, env_args={"max_episode_steps": 100})
+    policy = DQN(envs.spec, DQNConfig(n_step=3, gamma=1.0))
+    collectors: list[Any] = [mw.collect(policy, envs, steps=2) for _ in range(2)]
+    collect, resumed = collectors
+    run_step(collect)
+    envs.reset()
+    transitions = run_step(collect)[0].transitions
+    assert transitions.reward.tolist() == [2.0, 1.0]
+    assert transitions.num_steps.tolist() == [2, 1]
+    resumed.load_state_dict(collect.state_dict())  # here the episode goes on
+    assert run_step(resumed)[0].transitions.reward.tolist() == [6.0, 6.0]
+
+
 class Counting(DQN):
     """Counts the env steps of each episode in its memory; takes action 0."""
 

@@ -177,6 +177,7 @@ class Frames:
             "rows": self._rows,
             "next_number": self._next_number,
             "window": self._window,
+            "first_hashed": self._first_hashed,
         }
 
     @staticmethod
@@ -197,7 +198,9 @@ class Frames:
         self._last_serial[used:] = -1
         self._rows[:] = state["rows"]
         self._next_number, self._window = int(state["next_number"]), int(state["window"])
-        self._first_hashed = max(0, self._next_number - self._window)
+        # A window that has just widened reaches back to frames without hashes.
+        first = int(state.get("first_hashed", 0))
+        self._first_hashed = max(first, self._next_number - self._window)
 
         self._number_of_hash.clear()
         numbers = range(self._first_hashed, self._next_number)

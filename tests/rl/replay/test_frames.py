@@ -200,6 +200,22 @@ def test_a_resumed_replay_of_stacks_goes_on_bit_for_bit(tmp_path):
     assert saved["next_number"] == again["next_number"]
 
 
+def test_a_replay_that_was_saved_as_its_window_widened_goes_on_bit_for_bit():
+    spec = spec_of(4)
+    screens, n_step = Screens(spec, 900, episode_length=3, num_pictures=20_000), NStep(1, 0.9, 900)
+    added = [n_step(screens.step()) for _ in range(8)]
+    for num_before in range(1, 5):
+        whole, resumed = (ReplayBuffer(spec, capacity=1_500) for _ in range(2))
+        for count, transitions in enumerate(added):
+            if count == num_before:
+                resumed.load_state_dict(whole.state_dict())
+            whole.add(transitions)
+            if count >= num_before:
+                resumed.add(transitions)
+                saved, again = (r.state_dict()["storage"]["frames"] for r in (whole, resumed))
+                assert saved["next_number"] == again["next_number"], (num_before, count)
+
+
 def test_stacks_of_another_number_of_frames_are_refused():
     replay = PrioritizedReplay(spec_of(4), capacity=50)
     collect(replay, Screens(spec_of(4), 2), 10)
