@@ -74,7 +74,7 @@ class Server:
 
     def wait_for_node(self, node: int, until: Condition) -> bool:
         """Wait for a node; return whether it is connected before `until()`."""
-        if (fault := self.router._fault_of_topology([node])) is not None:
+        if fault := self.router._fault_of_topology([node]):
             raise ConfigError(f"{fault} Node {node} answers `{self._name}`.")
         deadline = Deadline.after(self.timeout)
         if not self.wait(lambda: self.is_connected(node), deadline, until):

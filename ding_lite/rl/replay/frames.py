@@ -200,7 +200,7 @@ class Frames:
         self._next_number, self._window = int(state["next_number"]), int(state["window"])
         # A window that has just widened reaches back to frames without hashes.
         first = int(state.get("first_hashed", 0))
-        self._first_hashed = max(first, self._next_number - self._window)
+        self._first_hashed = max(0, first, self._next_number - self._window)
 
         self._number_of_hash.clear()
         numbers = range(self._first_hashed, self._next_number)

@@ -140,7 +140,7 @@ class Router(ABC):
 
     def _fault_of_topology(self, nodes: Sequence[int]) -> str | None:
         """Return a message if the topology never connects this node with any of the nodes."""
-        if not all(map(self._is_unreachable, nodes)):
+        if not nodes or not all(map(self._is_unreachable, nodes)):
             return None
         names = f"node{'s' * (len(nodes) > 1)} {', '.join(map(str, nodes))}"
         return (
@@ -420,10 +420,14 @@ class Router(ABC):
         world = self.world
         if self.grows or not all(world):
             return None
-        matching = [node for node, labels in enumerate(world) if matches(labels, patterns)]
-        if matching:
-            fault = self._fault_of_topology(matching)
-            return None if fault is None else LabelError(f"{fault} They match {list(patterns)}.")
+        far = []
+        for node, labels in enumerate(world):  # as far as the first receiver: `send` asks often
+            if matches(labels, patterns):
+                if not self._is_unreachable(node):
+                    return None
+                far.append(node)
+        if fault := self._fault_of_topology(far):
+            return LabelError(f"{fault} They match {list(patterns)}.")
         known = sorted(frozenset().union(*world))
         return LabelError(
             f"No node of this job is matched by `{asked or f'to={list(patterns)}'}`, so nothing "
